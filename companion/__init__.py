@@ -1,0 +1,29 @@
+"""The plumbing of the suite: the ledger of the lectures' numbers, printing, figures, command line.
+
+It holds no lecture maths and never imports torch. A script needs `main`, and `require` to refuse
+a constant that makes no sense; its parts are handed a `show`. Read ledger.py, show.py, cli.py.
+"""
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python should read why
+    sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
+
+
+def _say_what_is_missing(kind, error, traceback):
+    """A package that is not installed: one line with the command, in place of a traceback."""
+    packages = ("torch", "numpy", "matplotlib", "rich", "joblib", "tokenizers", "sentencepiece")
+    if issubclass(kind, ModuleNotFoundError) and error.name in packages:
+        install = f"{sys.executable} -m pip install -r requirements.txt"
+        print(f"{error.name} is not installed; run: {install}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+sys.excepthook = _say_what_is_missing
+
+from companion.cli import main, scripts  # noqa: E402
+from companion.ledger import ROOT, load_claims  # noqa: E402
+from companion.show import Recorder, require  # noqa: E402
+
+__all__ = ["ROOT", "Recorder", "load_claims", "main", "require", "scripts"]

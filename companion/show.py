@@ -1,0 +1,285 @@
+"""The one way out of a part: claims, tables, figures, notes. `Recorder` keeps, `Show` prints too.
+
+Any text may be a pair (English, Chinese); --lang chooses.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import unicodedata
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from companion.ledger import flat, judge, load_claims, plain, written
+
+COLOURS = {"ok": "green", "differs": "bold red", "erratum": "yellow"}
+PLAINER = {
+    "§": "sec. ", "·": "-", "×": "x", "√": "sqrt ", "→": "->", "≈": "~", "≤": "<=", "≥": ">=",
+    "±": "+-", "−": "-", "–": "-", "—": "--", "…": "...", "∞": "inf", "∂": "d", "‖": "||",
+    "σ": "sigma", "ω": "omega", "μ": "mu", "γ": "gamma", "β": "beta", "ε": "eps", "⊙": "*",
+    "²": "^2", "³": "^3", "⁻": "^-", "½": "1/2", "ᵀ": "^T", "“": '"', "”": '"', "’": "'",
+    "─": "-", "∈": "in", "Σ": "sum", "Δ": "delta", "ᵢ": "_i", "ₜ": "_t",
+}  # fmt: skip
+
+
+def require(holds, message):
+    """Refuse a constant that makes no sense; the message names it, its value, what is allowed."""
+    if not holds:
+        raise ValueError(message)
+
+
+class Recorder:
+    """What a part hands over, kept: .claims {id: value}, .tables {title: (header, rows)}, …
+
+    jobs: processes for runs over seeds. quick: the shortest honest training, not judged.
+    """
+
+    def __init__(self, seeds=None, jobs=1, quick=False, lang="en", edited=()):
+        self.n_seeds, self.jobs, self.quick, self.lang = seeds, jobs, quick, lang
+        self.edited = list(edited)
+        self.claims, self.verdicts, self.seeds_of = {}, {}, {}
+        self.tables, self.figures, self.notes = {}, [], []
+
+    def seeds(self, default):
+        """The seeds to run: --seeds N gives 0 … N-1, otherwise 0 … default-1."""
+        return range(self.n_seeds or default)
+
+    def claim(self, id, value, seeds=None):
+        """Hold a measured value against the ledger.
+
+        seeds: the same quantity seed by seed, where it is random; shown as min / median / max
+        and how many of them agree by themselves.
+        """
+        claim = load_claims().get(id)
+        if claim is None:
+            raise ValueError(f"id {id!r} is not in the ledger, companion/claims.toml")
+        if id in self.claims:
+            raise ValueError(f"id {id!r} is claimed twice")
+        value = plain(value)
+        verdict = judge(claim, value)
+        if verdict == "differs" and self.edited:
+            verdict = "edited"
+        if self.quick and claim.random == "trained":
+            verdict = "quick"
+        self.claims[id], self.verdicts[id] = value, verdict
+        if seeds is not None:
+            self.seeds_of[id] = plain(list(seeds))
+
+    def table(self, title, header, rows):
+        """Rows of texts and numbers under a header."""
+        rows = [list(row) for row in rows]
+        require(all(len(r) == len(header) for r in rows), f"{title}: a row and header {header} differ")
+        self.tables[self.say(title)] = (list(map(self.say, header)), rows)
+
+    def note(self, text):
+        """A sentence."""
+        self.notes.append(self.say(text))
+
+    @contextmanager
+    def figure(self, name, rows=1, columns=1, size=None):
+        """`with show.figure("name") as ax:` draws one; more axes come as a list, row by row."""
+        self.figures.append(name)
+        yield _NoAxes() if rows * columns == 1 else [_NoAxes() for _ in range(rows * columns)]
+
+    def progress(self, items, total, label):
+        """Go through the items, with a bar and the time left where somebody watches."""
+        yield from items
+
+    def say(self, text):
+        """The text in the reader's language."""
+        return text if isinstance(text, str) else text[self.lang == "zh"]
+
+
+class Show(Recorder):
+    """A Recorder that also prints, and saves figures (directory None: no figures)."""
+
+    def __init__(self, directory=None, **settings):
+        super().__init__(**settings)
+        self.directory = directory
+        self.out = Printer()
+        if self.lang == "zh" and not self.out.can("中文"):
+            self.lang = "en"
+        self.in_part = []
+
+    def title(self, text):
+        self.out.heading(text)
+
+    def claim(self, id, value, seeds=None):
+        super().claim(id, value, seeds)
+        self.in_part.append(id)
+
+    def table(self, title, header, rows):
+        super().table(title, header, rows)
+        self.out.print("\n" + self.say(title))
+        self.out.table(*self.tables[self.say(title)])
+
+    def note(self, text):
+        super().note(text)
+        self.out.print("\n" + self.say(text))
+
+    def end_part(self):
+        """Print the part's claims, then why each erratum is one."""
+        if not self.in_part:
+            return
+        words = ("number", "quantity", "measured here", "lecture", "allowed", "verdict")
+        if self.lang == "zh":
+            words = ("编号", "量", "本机测得", "讲义", "允许范围", "判定")
+        claims = [load_claims()[id] for id in self.in_part]
+        rows = []
+        for c in claims:
+            value = written(c, self.claims[c.id]) + self._spread(c)
+            label = c.zh if self.lang == "zh" else c.en
+            rows.append([c.id, label, value, c.lecture, c.bounds, self.verdicts[c.id]])
+        self.out.print("")
+        self.out.table(words, rows)
+        for c in claims:
+            if self.verdicts[c.id] == "erratum":
+                self.out.print(f"{c.id} erratum: {c.zh and c.why_zh if self.lang == 'zh' else c.why_en}")
+        self.in_part = []
+
+    def _spread(self, claim):
+        """" (min / median / max; 9 of 10 seeds)" where a claim was measured on several seeds."""
+        values = self.seeds_of.get(claim.id, [])
+        if len(values) < 2:
+            return ""
+        agree = sum(judge(claim, value) in ("ok", "erratum") for value in values)
+        of = f"{agree} / {len(values)} seeds"
+        if any(isinstance(v, bool | list) for v in values):
+            return f" ({of})"
+        three = min(values), statistics.median(values), max(values)
+        return f" ({' / '.join(written(claim, float(v)) for v in three)}; {of})"
+
+    @contextmanager
+    def figure(self, name, rows=1, columns=1, size=None):
+        if self.directory is None:
+            with super().figure(name, rows, columns) as axes:
+                yield axes
+            return
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=size or (6.4 * columns, 4.2 * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        yield axes[0] if len(axes) == 1 else axes
+        self.figures.append(name)
+        path = Path(self.directory) / f"{name}.png"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with write_beside(path) as file:
+                figure.savefig(file, format="png", dpi=150)
+            self.note(f"figure: {os.path.relpath(path) if len(os.path.relpath(path)) < len(str(path)) else path}")
+        except OSError as error:
+            self.note(f"figure {name} not saved: {error.strerror or error}: {path}")
+
+    def progress(self, items, total, label):
+        watched = sys.stderr.isatty()
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not watched) as bar:
+            yield from bar.track(items, total=total, description=self.out.plainer(label))
+
+
+class Printer:
+    """Plain lines and tables on stdout, whatever it is: terminal, pipe, GBK, ASCII, closed."""
+
+    def __init__(self):
+        width = None if sys.stdout.isatty() else 100_000  # a pipe has no width to wrap at
+        self.console = _Console(width=width, highlight=False, markup=False, emoji=False)
+
+    def can(self, text):
+        try:
+            text.encode(self.console.encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    def plainer(self, text):
+        """The text in characters that stdout can take: √ → sqrt, × → x."""
+        if self.can(text):
+            return text
+        out = []
+        for c in text:
+            c = c if self.can(c) else PLAINER.get(c, unicodedata.normalize("NFKD", c))
+            out.append(c if self.can(c) else "?")
+        return "".join(out)
+
+    def heading(self, text):
+        """A title of segments joined by " · "; those stdout has no letters for are left out."""
+        segments = text.split(" · ")
+        chinese = [any("\u4e00" <= c <= "\u9fff" for c in one) and not self.can(one) for one in segments]
+        text = " · ".join(one for one, lost in zip(segments, chinese) if not lost)
+        line = Text(self.plainer(text), style="bold")
+        self.console.print(Text("\n"), line, Text("\n" + self.plainer("─") * line.cell_len), sep="")
+
+    def print(self, text):
+        self.console.print(Text(self.plainer(text)), soft_wrap=not sys.stdout.isatty())
+
+    def table(self, header, rows):
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for n, head in enumerate(header):
+            numeric = all(_is_number(row[n]) for row in rows)
+            table.add_column(Text(self.plainer(head)), justify="right" if numeric else "left")
+        for row in rows:
+            cells = [self.plainer(_cell(one)) for one in row]
+            table.add_row(*(Text(c, style=COLOURS.get(c, ""), overflow="fold") for c in cells))
+        self.console.print(table)
+
+
+class _Console(Console):
+    def on_broken_pipe(self):
+        """The reader left (| head): say no more, but let --json and figures be finished."""
+        self.quiet = True
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter flushes it at exit
+
+
+class _NoAxes:
+    """Takes every drawing call and draws nothing."""
+
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+
+def _is_number(cell):
+    try:
+        return float(cell) is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def _cell(value):
+    value = plain(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@contextmanager
+def write_beside(path, mode="wb"):
+    """Write next to the file and rename: whoever reads it finds the old one or the whole new one."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # a device or pipe is written as it is
+        with open(path, mode) as file:
+            yield file
+        return
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, mode) as file:
+            yield file
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise

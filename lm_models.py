@@ -1,0 +1,479 @@
+"""Every model of Lecture 2, written out: Elman RNN, LSTM, attention, Transformer block, GPT.
+
+Names follow the lecture: W_hx, W_hh, i f g o, q k v, S, M, d_k. Sequences are batch first.
+B batch, T time, E input size, H hidden size, d d_model, h heads, d_k = d/h, V vocabulary.
+A line ends with its tensor's shape where the shape changes. Positions count from 0.
+
+What this is not: fast. Each model is its formula, tested against torch.nn or Hugging Face.
+"""
+
+import math
+from contextlib import contextmanager
+from functools import partial
+from numbers import Integral
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+# ── Recurrent networks (§2) ──────────────────────────────────────────────────────────────────────
+class ElmanRNN(nn.Module):
+    """h_t = tanh(W_hx x_t + W_hh h_{t-1} + b_h), with one bias (nn.RNN has two) (§2.1).
+
+    forward: x (B, T, E), h_0 (B, H) or None for zeros → all h (B, T, H), the last h (B, H).
+    """
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
+        _need_positive(input_size=input_size, hidden_size=hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.W_hx = _uniform(hidden_size, hidden_size, input_size)  # (H, E)
+        self.W_hh = _uniform(hidden_size, hidden_size, hidden_size)  # (H, H)
+        self.b_h = _uniform(hidden_size, hidden_size)  # (H,)
+
+    def forward(self, x, h=None):
+        _need_sequence(x, self.input_size)
+        h = _state("h", h, x[:, 0], self.hidden_size)  # (B, H)
+        outputs = []
+        for x_t in x.unbind(dim=1):  # T times (B, E)
+            h = torch.tanh(x_t @ self.W_hx.T + h @ self.W_hh.T + self.b_h)  # (B, H)
+            outputs.append(h)
+        return torch.stack(outputs, dim=1), h  # (B, T, H), (B, H)
+
+
+class LSTMCell(nn.Module):
+    """One step of an LSTM without peepholes (§2.4); nn.LSTMCell's state_dict loads as it is.
+
+    The rows of weight_ih (4H, E) and weight_hh (4H, H) hold the gates in torch's order i, f, g, o.
+    forget_bias: what the forget gate's two biases add up to at the start (None: torch's own start).
+    forward: x (B, E), (h, c) each (B, H) or None for zeros → (h, c).
+    """
+
+    def __init__(self, input_size, hidden_size, forget_bias=None):
+        super().__init__()
+        _need_positive(input_size=input_size, hidden_size=hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.weight_ih = _uniform(hidden_size, 4 * hidden_size, input_size)  # (4H, E)
+        self.weight_hh = _uniform(hidden_size, 4 * hidden_size, hidden_size)  # (4H, H)
+        self.bias_ih = _uniform(hidden_size, 4 * hidden_size)  # (4H,)
+        self.bias_hh = _uniform(hidden_size, 4 * hidden_size)  # (4H,)
+        if forget_bias is not None:
+            _need(_is_number(forget_bias), f"forget_bias must be a number, got {forget_bias!r}")
+            self.bias_ih.data[hidden_size : 2 * hidden_size] = forget_bias
+            self.bias_hh.data[hidden_size : 2 * hidden_size] = 0.0
+
+    def forward(self, x, state=None):
+        _need(x.shape[1:] == (self.input_size,), f"x must be (B, {self.input_size}): {x.shape}")
+        h, c = (None, None) if state is None else state
+        h, c = _state("h", h, x, self.hidden_size), _state("c", c, x, self.hidden_size)  # (B, H)
+        gates = x @ self.weight_ih.T + self.bias_ih + h @ self.weight_hh.T + self.bias_hh  # (B, 4H)
+        i, f, g, o = gates.chunk(4, dim=1)  # (B, H) each
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)  # the additive update
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, c
+
+
+class LSTM(nn.Module):
+    """LSTMCell over a sequence: x (B, T, E) → all h (B, T, H), the last (h, c), each (B, H)."""
+
+    def __init__(self, input_size, hidden_size, forget_bias=None):
+        super().__init__()
+        self.cell = LSTMCell(input_size, hidden_size, forget_bias)
+
+    def forward(self, x, state=None):
+        _need_sequence(x, self.cell.input_size)
+        outputs = []
+        for x_t in x.unbind(dim=1):  # T times (B, E); step t has to wait for step t-1
+            state = self.cell(x_t, state)
+            outputs.append(state[0])
+        return torch.stack(outputs, dim=1), state  # (B, T, H), ((B, H), (B, H))
+
+
+class RNNLM(nn.Module):
+    """Lecture 1's language model: embedding, Elman RNN, linear output; ids (B, T) → (B, T, V)."""
+
+    def __init__(self, vocab_size, embed_size=32, hidden_size=64):
+        super().__init__()
+        _need_positive(vocab_size=vocab_size, embed_size=embed_size, hidden_size=hidden_size)
+        self.embedding = nn.Embedding(vocab_size, embed_size)
+        self.rnn = ElmanRNN(embed_size, hidden_size)
+        self.output = nn.Linear(hidden_size, vocab_size)
+
+    def forward(self, ids):
+        _need_ids(ids, self.embedding.num_embeddings)
+        h, _ = self.rnn(self.embedding(ids))  # (B, T, H)
+        return self.output(h)  # (B, T, V)
+
+
+class LSTMLM(RNNLM):
+    """The same with an LSTM in place of the Elman RNN (§2.5): ids (B, T) → logits (B, T, V)."""
+
+    def __init__(self, vocab_size, embed_size=32, hidden_size=64, forget_bias=None):
+        super().__init__(vocab_size, embed_size, hidden_size)
+        self.rnn = LSTM(embed_size, hidden_size, forget_bias)
+
+
+# ── Attention (§3) ───────────────────────────────────────────────────────────────────────────────
+def sinusoidal_positions(max_len, d_model, base=10000.0, dtype=None):
+    """PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i), ω_i = base^(-2i/d) (§3.9) → (max_len, d).
+
+    Computed in float64, as p ω_i is large far out; returned as dtype (None: torch's default).
+    """
+    _need_positive(max_len=max_len, d_model=d_model)
+    _need(d_model % 2 == 0, f"d_model must be even (pairs of sin and cos), got {d_model}")
+    _need(_is_number(base) and base > 0, f"base must be a finite number above 0, got {base!r}")
+    p = torch.arange(max_len, dtype=torch.float64).unsqueeze(1)  # (max_len, 1)
+    omega = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (d/2,)
+    pairs = torch.stack([torch.sin(p * omega), torch.cos(p * omega)], dim=-1)  # (max_len, d/2, 2)
+    return pairs.flatten(1).to(dtype or torch.get_default_dtype())  # (max_len, d)
+
+
+class MultiHeadAttention(nn.Module):
+    """softmax(QKᵀ/√d_k + M) V in h heads of d_k = d/h dimensions (§3.3–3.8).
+
+    extra_mask: added to every head's scores; None, a float tensor that broadcasts to (B, h, T, T)
+    with 0 = may look and -inf = cut, or a function of T that returns one.
+    forward: x (B, T, d) → (B, T, d). attention(x): the weights (B, h, T, T), row t for query t.
+    """
+
+    def __init__(self, d_model, n_heads, causal=True):
+        super().__init__()
+        _need_positive(d_model=d_model, n_heads=n_heads)
+        _need(d_model % n_heads == 0, f"n_heads must divide d_model, got {n_heads} and {d_model}")
+        self.d_model, self.n_heads, self.d_k = d_model, n_heads, d_model // n_heads
+        self.causal, self.extra_mask = causal, None
+        self.W_q = nn.Linear(d_model, d_model)
+        self.W_k = nn.Linear(d_model, d_model)
+        self.W_v = nn.Linear(d_model, d_model)
+        self.W_o = nn.Linear(d_model, d_model)
+
+    def attention(self, x):
+        _need_sequence(x, self.d_model)
+        q, k = self._split(self.W_q(x)), self._split(self.W_k(x))  # (B, h, T, d_k)
+        S = q @ k.transpose(-2, -1) / math.sqrt(self.d_k)  # (B, h, T, T)
+        return torch.softmax(S + self._mask(S), dim=-1)  # over keys: each row sums to 1
+
+    def forward(self, x):
+        A = self.attention(x)  # (B, h, T, T)
+        v = self._split(self.W_v(x))  # (B, h, T, d_k)
+        heads = A @ v  # (B, h, T, d_k)
+        return self.W_o(heads.transpose(1, 2).flatten(2))  # (B, T, d)
+
+    def _split(self, x):
+        """One vector of d numbers becomes h vectors of d_k."""
+        return x.unflatten(-1, (self.n_heads, self.d_k)).transpose(1, 2)  # (B, h, T, d_k)
+
+    def _mask(self, S):
+        """M for the scores S: -inf above the diagonal if causal, plus extra_mask (§3.7)."""
+        T = S.shape[-1]
+        M = S.new_zeros(T, T)
+        if self.causal:
+            M = torch.full_like(M, -torch.inf).triu(1)  # query t may look at keys j <= t
+        if self.extra_mask is None:
+            return M
+        extra = self.extra_mask(T) if callable(self.extra_mask) else self.extra_mask
+        M = M + _need_mask(extra, S.shape).to(S)  # up to (B, h, T, T)
+        blind = M.isneginf().all(dim=-1)  # (…, T): queries left with no key; softmax gives NaN
+        if _has_values(M) and blind.any():
+            query = blind.nonzero()[0, -1].item()
+            raise ValueError(f"extra_mask cuts query row {query} off from every key")
+        return M
+
+
+# ── The Transformer (§4) ─────────────────────────────────────────────────────────────────────────
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; up to 4.7e-4 away
+    "relu": F.relu,
+    "swiglu": F.silu,  # Swish, to be gated by a third matrix
+}
+
+
+class FeedForward(nn.Module):
+    """W_2 act(W_1 x + b_1) + b_2 at each position, or SwiGLU: W_2 (Swish(W_1 x) ⊙ W_3 x) (§4.2).
+
+    d_ff: 4d by default; for SwiGLU 8d/3 rounded, so that three matrices without biases hold the
+    same 8d² parameters (Week 1 Day 2, §1.4). forward: (B, T, d) → (B, T, d).
+    """
+
+    def __init__(self, d_model, d_ff=None, activation="gelu"):
+        super().__init__()
+        known = activation in ACTIVATIONS
+        _need(known, f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        _need_positive(d_model=d_model)
+        gated = activation == "swiglu"
+        if d_ff is None:
+            d_ff = round(8 * d_model / 3) if gated else 4 * d_model
+        _need_positive(d_ff=d_ff)
+        self.d_model, self.d_ff, self.activation = d_model, d_ff, activation
+        self.W_1 = nn.Linear(d_model, d_ff, bias=not gated)
+        self.W_2 = nn.Linear(d_ff, d_model, bias=not gated)
+        self.W_3 = nn.Linear(d_model, d_ff, bias=False) if gated else None
+
+    def forward(self, x):
+        _need_sequence(x, self.d_model)
+        hidden = ACTIVATIONS[self.activation](self.W_1(x))  # (B, T, d_ff)
+        if self.W_3 is not None:
+            hidden = hidden * self.W_3(x)
+        return self.W_2(hidden)  # (B, T, d)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each with a residual connection and a LayerNorm (§4.2–4.5).
+
+    norm "pre":  a = x + attn(LN_1(x)),  out = a + ffn(LN_2(a))   no norm on the residual path
+    norm "post": a = LN_1(x + attn(x)),  out = LN_2(a + ffn(a))   the original Transformer
+    forward: (B, T, d) → (B, T, d). attention(x): this block's weights (B, h, T, T).
+    """
+
+    def __init__(self, d_model, n_heads, norm="pre", activation="gelu", causal=True):
+        super().__init__()
+        _need(norm in ("pre", "post"), f"norm must be pre or post, got {norm!r}")
+        self.norm = norm
+        self.attn = MultiHeadAttention(d_model, n_heads, causal)
+        self.ffn = FeedForward(d_model, activation=activation)
+        self.ln_1, self.ln_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x):
+        _need_sequence(x, self.attn.d_model)
+        if self.norm == "pre":
+            a = x + self.attn(self.ln_1(x))
+            return a + self.ffn(self.ln_2(a))
+        a = self.ln_1(x + self.attn(x))
+        return self.ln_2(a + self.ffn(a))
+
+    def attention(self, x):
+        _need_sequence(x, self.attn.d_model)
+        return self.attn.attention(self.ln_1(x) if self.norm == "pre" else x)  # (B, h, T, T)
+
+
+GPT2_NAMES = {
+    "transformer.": "", "h.": "blocks.", "wte": "token_embedding", "wpe": "position_embedding",
+    "ln_f": "final_norm", "attn.c_proj": "attn.W_o", "mlp.c_fc": "ffn.W_1", "mlp.c_proj": "ffn.W_2",
+}  # fmt: skip
+
+
+class GPT(nn.Module):
+    """Embedding + positions, n_layers causal blocks, final LN (pre-norm), output tied (§4.6).
+
+    positions: "learned" (a table), "sinusoidal" (fixed) or "none" (the causal mask alone).
+    Matrices and embeddings start from N(0, 0.02²), biases from 0, as GPT-2's do.
+    forward: ids (B, T) → logits (B, T, V), with T up to max_len.
+    """
+
+    def __init__(self, vocab_size, d_model, n_layers, n_heads, max_len=120,
+                 positions="learned", norm="pre", activation="gelu"):  # fmt: skip
+        super().__init__()
+        _need_positive(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
+        known = positions in ("learned", "sinusoidal", "none")
+        _need(known, f"positions must be learned, sinusoidal or none, got {positions!r}")
+        self.vocab_size, self.max_len, self.positions = vocab_size, max_len, positions
+        self.token_embedding = nn.Embedding(vocab_size, d_model)
+        if positions == "learned":
+            self.position_embedding = nn.Embedding(max_len, d_model)
+        elif positions == "sinusoidal":
+            table = sinusoidal_positions(max_len, d_model)  # (max_len, d)
+            self.register_buffer("sinusoids", table, persistent=False)
+        blocks = [Block(d_model, n_heads, norm, activation) for _ in range(n_layers)]
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = nn.LayerNorm(d_model) if norm == "pre" else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def embed(self, ids):
+        """ids (B, T) → token vector plus position vector (B, T, d)."""
+        _need_ids(ids, self.vocab_size)
+        T = ids.shape[1]
+        _need(T <= self.max_len, f"ids hold T = {T} tokens, but max_len is {self.max_len}")
+        x = self.token_embedding(ids)  # (B, T, d)
+        if self.positions == "learned":
+            x = x + self.position_embedding.weight[:T]
+        elif self.positions == "sinusoidal":
+            x = x + self.sinusoids[:T]
+        return x
+
+    def forward(self, ids):
+        x = self.embed(ids)  # (B, T, d)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.final_norm(x), self.token_embedding.weight)  # (B, T, V), tied
+
+    def attention(self, ids):
+        """The weights of every layer: a list of n_layers tensors (B, h, T, T)."""
+        x, weights = self.embed(ids), []  # (B, T, d)
+        for block in self.blocks:
+            weights.append(block.attention(x))  # (B, h, T, T)
+            x = block(x)
+        return weights
+
+    @torch.no_grad()
+    def generate(self, ids, n_new, temperature=1.0, top_k=None, generator=None):
+        """Sample n_new tokens after ids (B, T) → (B, T + n_new); temperature 0: the likeliest.
+
+        top_k keeps the k likeliest tokens (None: all); generator makes the draws repeatable.
+        """
+        sane = _is_number(temperature) and temperature >= 0
+        _need(sane, f"temperature must be 0 or a positive number, got {temperature!r}")
+        V, k = self.vocab_size, self.vocab_size if top_k is None else top_k
+        _need(isinstance(k, Integral) and 0 < k <= V, f"top_k must be in 1 … {V}, got {top_k!r}")
+        _need_ids(ids, V)
+        room = self.max_len - ids.shape[1]
+        fits = isinstance(n_new, Integral) and 0 <= n_new <= room
+        _need(fits, f"n_new must be in 0 … {room} (max_len {self.max_len} - T), got {n_new!r}")
+        for _ in range(n_new):
+            logits = self(ids)[:, -1]  # (B, V)
+            kth_best = logits.topk(k).values[:, -1:]  # (B, 1)
+            logits = logits.masked_fill(logits < kth_best, -torch.inf)
+            new = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
+            if temperature > 0:
+                p = torch.softmax(logits / temperature, dim=-1)  # (B, V)
+                new = torch.multinomial(p, 1, generator=generator)  # (B, 1)
+            ids = torch.cat([ids, new.to(ids)], dim=1)  # one token longer
+        return ids
+
+    def load_gpt2_state_dict(self, state_dict):
+        """Copy the weights of Hugging Face's GPT2LMHeadModel: all of them, or none and ValueError.
+
+        GPT-2 has q, k, v in one matrix and stores matrices as (in, out): they are split, turned.
+        Build the GPT with activation="gelu_tanh", GPT-2's own; the exact GELU gives other logits.
+        """
+        ours = {}
+        for name, value in state_dict.items():
+            if name.endswith((".attn.bias", ".attn.masked_bias")):
+                continue  # mask buffers of old checkpoints
+            if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+                value = value.T  # (out, in)
+            for theirs, our in GPT2_NAMES.items():
+                name = name.replace(theirs, our)
+            qkv = zip(("W_q", "W_k", "W_v"), value.chunk(3))
+            parts = qkv if "c_attn" in name else [("", value)]
+            ours |= {name.replace("c_attn", W): part for W, part in parts}
+        head = ours.pop("lm_head.weight", None)
+        wanted, got = ({k: v.shape for k, v in d.items()} for d in (self.state_dict(), ours))
+        for name in sorted(wanted.keys() | got.keys()):
+            need, have = wanted.get(name), got.get(name)
+            _need(have == need, f"state_dict: this GPT has {need} for {name}, got {have}")
+        tied = head is None or torch.equal(head, ours["token_embedding.weight"])
+        _need(tied, "state_dict: lm_head.weight differs from wte.weight, but this GPT ties them")
+        self.load_state_dict(ours)
+
+
+def gpt_parameter_count(vocab_size, d_model, n_layers, max_len):
+    """§4.7 itemised: Vd + T_max d + L(12d² + 13d) + 2d, as a dict that ends in "total"."""
+    _need_positive(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
+    V, d, L = vocab_size, d_model, n_layers
+    count = {
+        "token embedding": V * d,
+        "position embedding": max_len * d,
+        "attention": L * (4 * d * d + 4 * d),  # W_q, W_k, W_v, W_o with biases
+        "feed-forward": L * (8 * d * d + 5 * d),  # d → 4d → d with biases
+        "layer norms": L * 4 * d,  # two a layer, γ and β each
+        "final layer norm": 2 * d,
+    }
+    return count | {"total": sum(count.values())}
+
+
+@contextmanager
+def cut(model, queries, keys, layers=slice(None), heads=slice(None)):
+    """Inside the `with`, those queries cannot look at those keys, in every layer and head (§6.4).
+
+    Each of the four: an int (from 0), several ints, or a slice. An extra_mask that was there
+    before holds as well, and is back afterwards.
+    """
+    modules = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    before = [m.extra_mask for m in modules]
+    in_layer = _chosen("layers", layers, len(modules))
+    in_head = [_chosen("heads", heads, m.n_heads) for m in modules]
+    try:
+        for layer in in_layer.nonzero().flatten().tolist():
+            mask = partial(_cut_mask, queries, keys, in_head[layer], before[layer])
+            modules[layer].extra_mask = mask
+        yield model
+    finally:
+        for module, mask in zip(modules, before):
+            module.extra_mask = mask
+
+
+def _cut_mask(queries, keys, in_head, mask_before, T):
+    rows, columns = _chosen("queries", queries, T), _chosen("keys", keys, T)  # (T,) each
+    link = in_head[:, None, None] & rows[:, None] & columns  # (h, T, T)
+    M = torch.zeros(link.shape).masked_fill(link, -torch.inf)
+    before = mask_before(T) if callable(mask_before) else mask_before
+    return M if before is None else M + before
+
+
+# ── Wrong input ends in a ValueError that names the argument, what it got and what it takes ──────
+def _need(holds, message):
+    if not holds:
+        raise ValueError(message)
+
+
+def _need_positive(**sizes):
+    for name, value in sizes.items():
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        _need(whole and value >= 1, f"{name} must be a whole number, 1 or more, got {value!r}")
+
+
+def _is_number(value):
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _need_sequence(x, size):
+    fits = x.dim() == 3 and x.shape[1] > 0 and x.shape[2] == size
+    _need(fits, f"x must have shape (B, T, {size}) with T >= 1, got {tuple(x.shape)}")
+
+
+def _need_ids(ids, vocab_size):
+    whole = ids.dtype in (torch.int64, torch.int32) and ids.dim() == 2 and ids.shape[1] > 0
+    _need(whole, f"ids must be integers (B, T) with T >= 1, got {ids.dtype} {tuple(ids.shape)}")
+    if _has_values(ids) and ids.numel():
+        low, high = ids.min().item(), ids.max().item()
+        inside = 0 <= low and high < vocab_size
+        _need(inside, f"ids must lie in 0 … {vocab_size - 1}, got {low} … {high}")
+
+
+def _need_mask(mask, shape):
+    """extra_mask, checked to be a float mask that broadcasts to the scores' shape (B, h, T, T)."""
+    kind = getattr(mask, "dtype", type(mask))
+    # bools are refused: True means "cut" in some libraries and "may look" in others
+    ok = isinstance(mask, torch.Tensor) and mask.is_floating_point()
+    _need(ok, f"extra_mask must be a float tensor, 0 = may look, -inf = cut, got {kind}")
+    fits = mask.dim() <= 4 and all(m in (1, s) for m, s in zip(mask.shape[::-1], shape[::-1]))
+    _need(fits, f"extra_mask {tuple(mask.shape)} does not broadcast to {tuple(shape)}")
+    odd = _has_values(mask) and (mask.isnan() | (mask == torch.inf)).any()
+    _need(not odd, "extra_mask must hold finite numbers or -inf, got NaN or +inf")
+    return mask
+
+
+def _has_values(tensor):
+    """False on the meta device and while torch compiles or exports."""
+    return not (tensor.is_meta or torch.compiler.is_compiling())
+
+
+def _state(name, state, x, size):
+    """The state to start from, zeros for None; x (B, E) gives B, dtype and device."""
+    state = x.new_zeros(x.shape[0], size) if state is None else state  # (B, H)
+    wanted, got = (x.shape[0], size), tuple(state.shape)
+    _need(got == wanted, f"{name} must have shape {wanted}, got {got}")
+    return state
+
+
+def _uniform(fan, *shape):
+    """torch's own start for recurrent weights: U(-1/√fan, 1/√fan)."""
+    return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan), 1 / math.sqrt(fan)))
+
+
+def _chosen(name, where, size):
+    """An int, several ints or a slice, as a bool vector (size,) that is True at those places."""
+    chosen = torch.zeros(size, dtype=torch.bool)
+    places = list(where) if isinstance(where, range | tuple | set) else where
+    try:
+        chosen[places] = True
+    except (IndexError, TypeError):
+        wanted = f"ints in 0 … {size - 1} or a slice"
+        raise ValueError(f"{name} must be {wanted}, got {where!r}") from None
+    return chosen
