@@ -173,21 +173,25 @@ class MultiHeadAttention(nn.Module):
         if self.extra_mask is None:
             return M
         extra = self.extra_mask(T) if callable(self.extra_mask) else self.extra_mask
-        M = M + _need_mask(extra, S.shape).to(S)  # up to (B, h, T, T)
-        blind = M.isneginf().all(dim=-1)  # (…, T): queries left with no key; softmax gives NaN
-        if _has_values(M) and blind.any():
-            query = blind.nonzero()[0, -1].item()
-            raise ValueError(f"extra_mask cuts query row {query} off from every key")
+        kind = extra.dtype if isinstance(extra, torch.Tensor) else type(extra)  # True is ambiguous:
+        floats = getattr(kind, "is_floating_point", False)  # "cut" here, "may look" elsewhere
+        _need(floats, f"extra_mask must be a float tensor, 0 = may look, -inf = cut, got {kind}")
+        fits = all(m in (1, s) for m, s in zip(extra.shape[::-1], S.shape[::-1]))
+        wrong = f"extra_mask {tuple(extra.shape)} does not broadcast to {tuple(S.shape)}"
+        _need(fits and extra.dim() <= 4, wrong)
+        M = M + extra.to(S)  # up to (B, h, T, T)
+        if _has_values(M):
+            odd = M.isnan().any() or M.isposinf().any()
+            _need(not odd, "extra_mask must hold finite numbers or -inf, got NaN or +inf")
+            blind = M.isneginf().all(dim=-1).nonzero()[:, -1]  # queries whose softmax would be NaN
+            row = blind[0].item() if len(blind) else None
+            _need(row is None, f"extra_mask cuts query row {row} off from every key")
         return M
 
 
 # ── The Transformer (§4) ─────────────────────────────────────────────────────────────────────────
-ACTIVATIONS = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; up to 4.7e-4 away
-    "relu": F.relu,
-    "swiglu": F.silu,  # Swish, to be gated by a third matrix
-}
+ACTIVATIONS = {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh")}  # GPT-2: tanh
+ACTIVATIONS |= {"relu": F.relu, "swiglu": F.silu}  # SiLU is Swish, gated by a third matrix
 
 
 class FeedForward(nn.Module):
@@ -248,12 +252,6 @@ class Block(nn.Module):
         return self.attn.attention(self.ln_1(x) if self.norm == "pre" else x)  # (B, h, T, T)
 
 
-GPT2_NAMES = {
-    "transformer.": "", "h.": "blocks.", "wte": "token_embedding", "wpe": "position_embedding",
-    "ln_f": "final_norm", "attn.c_proj": "attn.W_o", "mlp.c_fc": "ffn.W_1", "mlp.c_proj": "ffn.W_2",
-}  # fmt: skip
-
-
 class GPT(nn.Module):
     """Embedding + positions, n_layers causal blocks, final LN (pre-norm), output tied (§4.6).
 
@@ -273,9 +271,8 @@ class GPT(nn.Module):
         if positions == "learned":
             self.position_embedding = nn.Embedding(max_len, d_model)
         elif positions == "sinusoidal":
-            table = sinusoidal_positions(max_len, d_model)  # (max_len, d)
-            self.register_buffer("sinusoids", table, persistent=False)
-        blocks = [Block(d_model, n_heads, norm, activation) for _ in range(n_layers)]
+            self.register_buffer("pe", sinusoidal_positions(max_len, d_model), persistent=False)
+        blocks = (Block(d_model, n_heads, norm, activation) for _ in range(n_layers))
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = nn.LayerNorm(d_model) if norm == "pre" else nn.Identity()
         for module in self.modules():
@@ -288,12 +285,12 @@ class GPT(nn.Module):
         """ids (B, T) → token vector plus position vector (B, T, d)."""
         _need_ids(ids, self.vocab_size)
         T = ids.shape[1]
-        _need(T <= self.max_len, f"ids hold T = {T} tokens, but max_len is {self.max_len}")
+        _need(self.max_len >= T, f"ids hold T = {T} tokens, but max_len is {self.max_len}")
         x = self.token_embedding(ids)  # (B, T, d)
         if self.positions == "learned":
             x = x + self.position_embedding.weight[:T]
         elif self.positions == "sinusoidal":
-            x = x + self.sinusoids[:T]
+            x = x + self.pe[:T]
         return x
 
     def forward(self, ids):
@@ -341,13 +338,18 @@ class GPT(nn.Module):
         GPT-2 has q, k, v in one matrix and stores matrices as (in, out): they are split, turned.
         Build the GPT with activation="gelu_tanh", GPT-2's own; the exact GELU gives other logits.
         """
+        renamed = {
+            "transformer.": "", "h.": "blocks.", "wte": "token_embedding", "ln_f": "final_norm",
+            "wpe": "position_embedding", "attn.c_proj": "attn.W_o", "mlp.c_fc": "ffn.W_1",
+            "mlp.c_proj": "ffn.W_2",
+        }  # fmt: skip
         ours = {}
         for name, value in state_dict.items():
             if name.endswith((".attn.bias", ".attn.masked_bias")):
                 continue  # mask buffers of old checkpoints
             if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
                 value = value.T  # (out, in)
-            for theirs, our in GPT2_NAMES.items():
+            for theirs, our in renamed.items():
                 name = name.replace(theirs, our)
             qkv = zip(("W_q", "W_k", "W_v"), value.chunk(3))
             parts = qkv if "c_attn" in name else [("", value)]
@@ -366,14 +368,11 @@ def gpt_parameter_count(vocab_size, d_model, n_layers, max_len):
     """§4.7 itemised: Vd + T_max d + L(12d² + 13d) + 2d, as a dict that ends in "total"."""
     _need_positive(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
     V, d, L = vocab_size, d_model, n_layers
-    count = {
-        "token embedding": V * d,
-        "position embedding": max_len * d,
-        "attention": L * (4 * d * d + 4 * d),  # W_q, W_k, W_v, W_o with biases
-        "feed-forward": L * (8 * d * d + 5 * d),  # d → 4d → d with biases
-        "layer norms": L * 4 * d,  # two a layer, γ and β each
-        "final layer norm": 2 * d,
-    }
+    count = {"token embedding": V * d, "position embedding": max_len * d}
+    count["attention"] = L * (4 * d * d + 4 * d)  # W_q, W_k, W_v, W_o with biases
+    count["feed-forward"] = L * (8 * d * d + 5 * d)  # d → 4d → d with biases
+    count["layer norms"] = L * 4 * d  # two a layer, γ and β each
+    count["final layer norm"] = 2 * d
     return count | {"total": sum(count.values())}
 
 
@@ -381,29 +380,25 @@ def gpt_parameter_count(vocab_size, d_model, n_layers, max_len):
 def cut(model, queries, keys, layers=slice(None), heads=slice(None)):
     """Inside the `with`, those queries cannot look at those keys, in every layer and head (§6.4).
 
-    Each of the four: an int (from 0), several ints, or a slice. An extra_mask that was there
-    before holds as well, and is back afterwards.
+    Each an int (from 0), several, or a slice. An extra_mask that was there holds too, and returns.
     """
+
+    def mask(T, in_head, before):
+        rows, columns = _chosen("queries", queries, T), _chosen("keys", keys, T)  # (T,) each
+        link = in_head[:, None, None] & rows[:, None] & columns  # (h, T, T)
+        M = torch.zeros(link.shape).masked_fill(link, -torch.inf)
+        return M if before is None else M + (before(T) if callable(before) else before)
+
     modules = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
-    before = [m.extra_mask for m in modules]
-    in_layer = _chosen("layers", layers, len(modules))
+    masks = [m.extra_mask for m in modules]
     in_head = [_chosen("heads", heads, m.n_heads) for m in modules]
     try:
-        for layer in in_layer.nonzero().flatten().tolist():
-            mask = partial(_cut_mask, queries, keys, in_head[layer], before[layer])
-            modules[layer].extra_mask = mask
+        for n in _chosen("layers", layers, len(modules)).nonzero().flatten():
+            modules[n].extra_mask = partial(mask, in_head=in_head[n], before=masks[n])
         yield model
     finally:
-        for module, mask in zip(modules, before):
-            module.extra_mask = mask
-
-
-def _cut_mask(queries, keys, in_head, mask_before, T):
-    rows, columns = _chosen("queries", queries, T), _chosen("keys", keys, T)  # (T,) each
-    link = in_head[:, None, None] & rows[:, None] & columns  # (h, T, T)
-    M = torch.zeros(link.shape).masked_fill(link, -torch.inf)
-    before = mask_before(T) if callable(mask_before) else mask_before
-    return M if before is None else M + before
+        for module, mask_before in zip(modules, masks):
+            module.extra_mask = mask_before
 
 
 # ── Wrong input ends in a ValueError that names the argument, what it got and what it takes ──────
@@ -432,21 +427,8 @@ def _need_ids(ids, vocab_size):
     _need(whole, f"ids must be integers (B, T) with T >= 1, got {ids.dtype} {tuple(ids.shape)}")
     if _has_values(ids) and ids.numel():
         low, high = ids.min().item(), ids.max().item()
-        inside = 0 <= low and high < vocab_size
+        inside = low >= 0 and high < vocab_size
         _need(inside, f"ids must lie in 0 … {vocab_size - 1}, got {low} … {high}")
-
-
-def _need_mask(mask, shape):
-    """extra_mask, checked to be a float mask that broadcasts to the scores' shape (B, h, T, T)."""
-    kind = getattr(mask, "dtype", type(mask))
-    # bools are refused: True means "cut" in some libraries and "may look" in others
-    ok = isinstance(mask, torch.Tensor) and mask.is_floating_point()
-    _need(ok, f"extra_mask must be a float tensor, 0 = may look, -inf = cut, got {kind}")
-    fits = mask.dim() <= 4 and all(m in (1, s) for m, s in zip(mask.shape[::-1], shape[::-1]))
-    _need(fits, f"extra_mask {tuple(mask.shape)} does not broadcast to {tuple(shape)}")
-    odd = _has_values(mask) and (mask.isnan() | (mask == torch.inf)).any()
-    _need(not odd, "extra_mask must hold finite numbers or -inf, got NaN or +inf")
-    return mask
 
 
 def _has_values(tensor):

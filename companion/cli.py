@@ -3,14 +3,14 @@
 import argparse
 import json
 import locale
+import math
 import os
 import signal
 import sys
 import time
-from pathlib import Path
-
 from companion.ledger import ROOT, edited, load_claims
 from companion.show import Show, write_beside
+from pathlib import Path
 
 
 def scripts():
@@ -65,10 +65,16 @@ def cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def main(doc, parts, argv=None):
-    """Run a script's parts, or the one that --part names, and exit."""
+def main(doc, parts, argv=None, extra=None):
+    """Run a script's parts, or the one that --part names, and exit.
+
+    extra: a function that adds the script's own flags to the argparse parser; what the reader chose
+    is in show.options.
+    """
     script = Path(parts[0].__globals__["__file__"]).resolve()
     p = parser(doc, script.name)
+    if extra:
+        extra(p)
     options = p.parse_args(argv)
     if options.part and options.part > len(parts):
         p.error(f"argument --part: no part {options.part}, {script.name} has 1 to {len(parts)}")
@@ -92,6 +98,7 @@ def run(script, doc, parts, options):
         quick=options.quick,
         lang=options.lang or default_language(),
         edited=changes,
+        options=options,
     )
     show.title(" ".join(doc.splitlines()[0].split()))
     if changes:
@@ -118,17 +125,24 @@ def run(script, doc, parts, options):
             {
                 "id": id,
                 "section": load_claims()[id].section,
-                "measured": value,
+                "measured": finite(value),
                 "lecture": load_claims()[id].lecture,
                 "verdict": show.verdicts[id],
             }
-            | ({"seeds": show.seeds_of[id]} if id in show.seeds_of else {})
+            | ({"seeds": finite(show.seeds_of[id])} if id in show.seeds_of else {})
             for id, value in show.claims.items()
         ]
         report = {"script": name, "seconds": round(seconds, 3), "claims": claims}
         if not write_json(options.json, report):
             return 2
     return 1 if options.strict and "differs" in verdicts else 0
+
+
+def finite(value):
+    """JSON has no infinity and no NaN: those become text, so that nothing vanishes."""
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path, report):

@@ -129,7 +129,7 @@ def judge(claim, value):
         case "timing":
             return "timing"
         case "digits" | "fact":
-            agrees = digits(claim.lecture) if numbers(claim.lecture) else value == claim.lecture
+            agrees = digits(claim.lecture)
         case "residue":
             agrees = all(is_number) and max(map(abs, values)) <= 10 * float(
                 numbers(claim.lecture)[0]
@@ -161,4 +161,6 @@ def written(claim, value):
     if not printed or any("e" in p or "/" in p for p in printed):
         return f"{value:.4g}"
     decimals = max(-Decimal(p).as_tuple().exponent for p in printed)
-    return f"{value:,.{decimals + 2}f}" if abs(value) >= 10**-decimals or not value else f"{value:.3g}"
+    return (
+        f"{value:,.{decimals + 2}f}" if abs(value) >= 10**-decimals or not value else f"{value:.3g}"
+    )

@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import unicodedata
+from companion.ledger import judge, load_claims, plain, written
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,15 +18,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from companion.ledger import flat, judge, load_claims, plain, written
-
 COLOURS = {"ok": "green", "differs": "bold red", "erratum": "yellow"}
 PLAINER = {
-    "§": "sec. ", "·": "-", "×": "x", "√": "sqrt ", "→": "->", "≈": "~", "≤": "<=", "≥": ">=",
-    "±": "+-", "−": "-", "–": "-", "—": "--", "…": "...", "∞": "inf", "∂": "d", "‖": "||",
-    "σ": "sigma", "ω": "omega", "μ": "mu", "γ": "gamma", "β": "beta", "ε": "eps", "⊙": "*",
-    "²": "^2", "³": "^3", "⁻": "^-", "½": "1/2", "ᵀ": "^T", "“": '"', "”": '"', "’": "'",
-    "─": "-", "∈": "in", "Σ": "sum", "Δ": "delta", "ᵢ": "_i", "ₜ": "_t",
+    "§": "sec. ", "·": "-", "×": "x", "√": "sqrt ", "→": "->", "←": "<-", "↦": "->", "≈": "~",
+    "≤": "<=", "≥": ">=", "≠": "!=", "≪": "<<", "±": "+-", "−": "-", "–": "-", "—": "--",
+    "…": "...", "∞": "inf", "∂": "d", "∇": "grad ", "‖": "||", "∝": "~", "⊙": "*", "⋅": "*",
+    "∈": "in", "∘": "*", "∑": "sum", "∏": "prod", "⊤": "T", "°": " deg", "″": '"', "′": "'",
+    "½": "1/2", "¼": "1/4", "⅔": "2/3", "“": '"', "”": '"', "‘": "'", "’": "'", "⟨": "<",
+    "⟩": ">", "✓": "yes", "✗": "no", "─": "-", "│": "|", "█": "#", "▁": "_", "•": "-",
+    "⏱": "timing",
 }  # fmt: skip
 
 
@@ -39,11 +40,12 @@ class Recorder:
     """What a part hands over, kept: .claims {id: value}, .tables {title: (header, rows)}, …
 
     jobs: processes for runs over seeds. quick: the shortest honest training, not judged.
+    options: the whole command line, for a script with flags of its own.
     """
 
-    def __init__(self, seeds=None, jobs=1, quick=False, lang="en", edited=()):
+    def __init__(self, seeds=None, jobs=1, quick=False, lang="en", edited=(), options=None):
         self.n_seeds, self.jobs, self.quick, self.lang = seeds, jobs, quick, lang
-        self.edited = list(edited)
+        self.edited, self.options = list(edited), options
         self.claims, self.verdicts, self.seeds_of = {}, {}, {}
         self.tables, self.figures, self.notes = {}, [], []
 
@@ -75,7 +77,9 @@ class Recorder:
     def table(self, title, header, rows):
         """Rows of texts and numbers under a header."""
         rows = [list(row) for row in rows]
-        require(all(len(r) == len(header) for r in rows), f"{title}: a row and header {header} differ")
+        require(
+            all(len(r) == len(header) for r in rows), f"{title}: a row and header {header} differ"
+        )
         self.tables[self.say(title)] = (list(map(self.say, header)), rows)
 
     def note(self, text):
@@ -141,11 +145,12 @@ class Show(Recorder):
         self.out.table(words, rows)
         for c in claims:
             if self.verdicts[c.id] == "erratum":
-                self.out.print(f"{c.id} erratum: {c.zh and c.why_zh if self.lang == 'zh' else c.why_en}")
+                why = c.why_zh if self.lang == "zh" else c.why_en
+                self.out.print(f"{c.id} erratum: {why}")
         self.in_part = []
 
     def _spread(self, claim):
-        """" (min / median / max; 9 of 10 seeds)" where a claim was measured on several seeds."""
+        """ " (min / median / max; 9 of 10 seeds)" where a claim was measured on several seeds."""
         values = self.seeds_of.get(claim.id, [])
         if len(values) < 2:
             return ""
@@ -175,7 +180,8 @@ class Show(Recorder):
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_beside(path) as file:
                 figure.savefig(file, format="png", dpi=150)
-            self.note(f"figure: {os.path.relpath(path) if len(os.path.relpath(path)) < len(str(path)) else path}")
+            here = Path.cwd()
+            self.note(f"figure: {path.relative_to(here) if path.is_relative_to(here) else path}")
         except OSError as error:
             self.note(f"figure {name} not saved: {error.strerror or error}: {path}")
 
@@ -205,17 +211,20 @@ class Printer:
         """The text in characters that stdout can take: √ → sqrt, × → x."""
         if self.can(text):
             return text
-        out = []
-        for c in text:
-            c = c if self.can(c) else PLAINER.get(c, unicodedata.normalize("NFKD", c))
-            out.append(c if self.can(c) else "?")
-        return "".join(out)
+        return "".join(c if self.can(c) else self._plainer_symbol(c) for c in text)
+
+    def _plainer_symbol(self, c):
+        name = unicodedata.name(c, "")
+        if name.startswith("GREEK"):
+            return name.split()[-1].lower()  # σ → sigma
+        plain = PLAINER.get(c) or unicodedata.normalize("NFKD", c)  # ₂ → 2
+        plain = "".join(part for part in plain if not unicodedata.combining(part))
+        return plain if self.can(plain) else c.encode("ascii", "backslashreplace").decode()
 
     def heading(self, text):
         """A title of segments joined by " · "; those stdout has no letters for are left out."""
-        segments = text.split(" · ")
-        chinese = [any("\u4e00" <= c <= "\u9fff" for c in one) and not self.can(one) for one in segments]
-        text = " · ".join(one for one, lost in zip(segments, chinese) if not lost)
+        kept = [one for one in text.split(" · ") if self.can(one) or not has_chinese(one)]
+        text = " · ".join(kept)
         line = Text(self.plainer(text), style="bold")
         self.console.print(Text("\n"), line, Text("\n" + self.plainer("─") * line.cell_len), sep="")
 
@@ -231,6 +240,10 @@ class Printer:
             cells = [self.plainer(_cell(one)) for one in row]
             table.add_row(*(Text(c, style=COLOURS.get(c, ""), overflow="fold") for c in cells))
         self.console.print(table)
+
+
+def has_chinese(text):
+    return any("\u3000" <= c <= "\u9fff" or "\uff00" <= c <= "\uffef" for c in text)
 
 
 class _Console(Console):
@@ -268,7 +281,7 @@ def _cell(value):
 
 @contextmanager
 def write_beside(path, mode="wb"):
-    """Write next to the file and rename: whoever reads it finds the old one or the whole new one."""
+    """Write next to the file and rename: a reader finds the old one or the whole new one."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():  # a device or pipe is written as it is
         with open(path, mode) as file:
