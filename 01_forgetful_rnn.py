@@ -60,7 +60,7 @@ def part1_contraction(show):
         ax.axhline(THRESHOLD, color="grey", linestyle="--", label="threshold of the readout")
         ax.axvline(last + 0.5, color="black", linestyle=":", label=f"answers +1 up to t = {last}")
         ax.set(yscale="log", xlabel="step t", ylabel="hidden state", xticks=t[1::2])
-        ax.set_title("A contraction forgets: each step halves the memory")
+        ax.set_title(f"A contraction forgets: each step keeps {DECAY} of the memory")
         ax.legend()
 
 

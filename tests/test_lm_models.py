@@ -624,6 +624,10 @@ WRONG = {
     r"x must have shape \(B, T, 8\) with T >= 1": lambda: lm.FeedForward(8)(X[0]),
     r"x must have shape \(B, T, 8\) with": lambda: lm.MultiHeadAttention(8, 2)(X[:, :0]),
     r"x must have shape \(B, T, 4\)": lambda: lm.LSTM(4, 3)(X),
+    r"x must have shape \(B, T, 5\)": lambda: lm.ElmanRNN(5, 3)(X),
+    r"x must have shape \(B, T, 6\)": lambda: lm.Block(6, 2).attention(X),
+    "ids must be integers .*float": lambda: lm.GPT(9, 8, 1, 2).generate(X[0], 0),
+    "d_model must be a whole number, 1 or more, got -8": lambda: lm.FeedForward(-8, d_ff=4),
     r"x must be \(B, 4\)": lambda: lm.LSTMCell(4, 3)(X[0]),
     r"h must have shape \(2, 5\), got \(2, 4\)": lambda: lm.ElmanRNN(8, 5)(X, torch.zeros(2, 4)),
     r"c must have shape \(2, 5\), got \(1, 5\)": lambda: lm.LSTM(8, 5)(

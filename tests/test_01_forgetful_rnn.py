@@ -1,0 +1,163 @@
+"""Script 01 against closed forms: powers of two, geometric series, the chain rule by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import load_script, run_parts
+from hypothesis import given
+from hypothesis import strategies as st
+
+rnn = load_script("01_forgetful_rnn")
+
+
+def sigmoid(z):
+    return 1 / (1 + math.exp(-z))
+
+
+# ── §2.2 ─────────────────────────────────────────────────────────────────────────────────────────
+def test_trajectory_is_powers_of_the_decay():
+    eye = torch.eye(2, dtype=torch.float64)
+    h = rnn.linear_rnn(rnn.two_ones(100), eye, rnn.DECAY * eye)
+    assert h.shape == (101, 2)
+    for t in range(101):
+        assert h[t].tolist() == [0.5 ** (t - 3) if t >= 3 else 0, 0.5 ** (t - 4) if t >= 4 else 0]
+
+
+@given(seed=st.integers(0, 999))
+def test_linear_rnn_by_matrix_powers(seed):
+    """h_t = Σ_s W_hh^{t-s} W_hx x_s, with matrices that do not commute."""
+    draw = np.random.default_rng(seed)
+    x, W_hx, W_hh = (draw.normal(size=(n, 2)) for n in (6, 2, 2))
+    h = rnn.linear_rnn(*(torch.tensor(a) for a in (x, W_hx, W_hh)))
+    for t in range(7):
+        power = np.linalg.matrix_power
+        terms = [power(W_hh, t - s) @ W_hx @ x[s - 1] for s in range(1, t + 1)]
+        np.testing.assert_allclose(h[t], sum(terms, np.zeros(2)), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "dtype, count", [(torch.float16, 25), (torch.float32, 150), (torch.float64, 1075)]
+)
+def test_halvings_are_the_smallest_denormal_and_one_more(dtype, count):
+    smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # 2^-149 in float32
+    assert count == 1 - math.log2(smallest)
+    assert rnn.halvings_until_zero(torch.tensor(1.0, dtype=dtype)) == count
+
+
+# ── §2.3 ─────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("t", [1, 2, 10, 1000])
+def test_noise_in_theory_is_a_sum_of_variances(t):
+    variances = [rnn.NOISE**2 * rnn.DECAY ** (2 * s) for s in range(t)]
+    assert math.isclose(rnn.contraction_std(t), math.sqrt(sum(variances)))
+    assert math.isclose(rnn.integrator_std(t), math.sqrt(t * rnn.NOISE**2))
+
+
+def test_noise_is_normal_repeats_and_is_new_at_every_step_and_run():
+    x = rnn.noise(200, 300)
+    assert torch.equal(x, rnn.noise(200, 300))
+    assert abs(x.std() / rnn.NOISE - 1) < 0.01
+    assert abs(x.mean()) < 3 * rnn.NOISE / math.sqrt(x.numel())
+    assert x.unique().numel() == x.numel()
+    assert abs((x[1:] * x[:-1]).mean() / rnn.NOISE**2) < 0.02
+
+
+def test_latch_settles_where_its_equation_says():
+    low, high = rnn.latch_fixed_point(0.0).item(), rnn.latch_fixed_point(1.0).item()
+    for h in (low, high):
+        assert math.isclose(h, sigmoid(10 * h - 5), rel_tol=1e-12)
+    assert math.isclose(low + high, 1)  # the equation is symmetric about 1/2
+    assert low < 0.01
+
+
+def test_latch_step_by_step():
+    x = rnn.one_at(3, 6)
+    assert x.flatten().tolist() == [0, 0, 1, 0, 0, 0]
+    h, expected = rnn.latch(x), rnn.latch_fixed_point(0.0).item()
+    for t in range(1, 7):
+        expected = sigmoid(10 * expected + 10 * (t == 3) - 5)
+        assert math.isclose(h[t, 0], expected, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("distance", [1, 2, 7, 100])
+def test_latch_gradient_is_the_product_of_its_slopes(distance):
+    h, slopes = rnn.latch(rnn.one_at(3, 3))[-1].item(), 1.0
+    for _ in range(distance):
+        h = sigmoid(10 * h - 5)
+        slopes *= 10 * h * (1 - h)
+    assert math.isclose(rnn.latch_gradient(distance), slopes, rel_tol=1e-9)
+
+
+# ── §2.4 ─────────────────────────────────────────────────────────────────────────────────────────
+def test_hand_set_lstm_is_the_recurrence_of_the_lecture():
+    """c_t = σ(20) c_{t-1} + σ(40 x_t - 20) · 1, unit by unit, and h_t = σ(20) tanh c_t."""
+    x = rnn.two_ones(50) + rnn.noise(50, 2)
+    h, c = rnn.run(rnn.hand_set_lstm(), x)
+    expected = [0.0, 0.0]
+    for t in range(50):
+        for unit in range(2):
+            write = sigmoid(40 * x[t, unit].item() - 20)
+            expected[unit] = sigmoid(20) * expected[unit] + write * math.tanh(20)
+            assert math.isclose(c[t, unit], expected[unit], rel_tol=1e-12)
+            assert math.isclose(h[t, unit], sigmoid(20) * math.tanh(expected[unit]), rel_tol=1e-12)
+
+
+def test_many_runs_at_once_are_the_runs_one_by_one():
+    x = rnn.noise(20, 3, 2)
+    _, together = rnn.run(rnn.hand_set_lstm(), x)
+    for n in range(3):
+        _, alone = rnn.run(rnn.hand_set_lstm(), x[:, n])
+        assert torch.allclose(together[:, n], alone, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("distance", [1, 10, 1000])
+def test_cell_gradient_is_the_forget_gate_to_the_power_of_the_distance(distance):
+    assert math.isclose(rnn.cell_gradient(distance), sigmoid(20) ** distance, rel_tol=1e-12)
+
+
+# ── the whole script ─────────────────────────────────────────────────────────────────────────────
+def test_tables_are_whole(monkeypatch):
+    monkeypatch.setattr(rnn, "RUNS", 64)
+    show = run_parts(rnn)
+    _, rows = show.tables["The slide's trajectory"]
+    assert [row[0] for row in rows] == [*range(1, 15), 100]
+    assert [row[-1] for row in rows] == ["-1"] * 3 + ["+1"] * 9 + ["-1"] * 3
+    _, rows = show.tables["The latch's gradient"]
+    assert rows[-1] == [100, "2.205e-115", "2.228e-115"]
+    _, rows = show.tables["The gradient back to what was written"]
+    assert [row[0] for row in rows] == [1, 10, 100, 1000]
+    assert rows[-1][1] == rows[-1][2] == "0.999997939"
+    assert show.figures == ["01_trajectory", "01_dilemma"]
+
+
+@pytest.mark.parametrize(
+    "part, name, value",
+    [
+        (1, "DECAY", 1.5),
+        (1, "STEPS", 3),
+        (2, "NOISE", -1.0),
+        (2, "RUNS", 1),
+        (2, "LONG", 0),
+        (3, "GAIN", 1.0),
+        (3, "STEPS", 0),
+        (4, "LONG", 0),
+    ],
+)
+def test_a_constant_that_makes_no_sense_is_named(monkeypatch, part, name, value):
+    monkeypatch.setattr(rnn, name, value)
+    with pytest.raises(ValueError, match=rf"{name}.* got .*{value}"):
+        run_parts(rnn, [part])
+
+
+@pytest.mark.parametrize("name, value", [("DECAY", 0.9), ("LONG", 2), ("GAIN", 6.0), ("STEPS", 5)])
+def test_constants_can_be_edited(monkeypatch, name, value):
+    for constant, small in {"RUNS": 64, "LONG": 20, name: value}.items():
+        monkeypatch.setattr(rnn, constant, small)
+    assert len(run_parts(rnn).claims) == 25
+
+
+def test_memory_at_another_decay_lasts_as_the_closed_form_says(monkeypatch):
+    monkeypatch.setattr(rnn, "DECAY", 0.9)
+    # min(h_1, h_2) = h_1 = 0.9^(t-3) > 0.001 up to t = 3 + log(0.001)/log(0.9) = 68.56
+    assert run_parts(rnn, [1]).claims["L2-015"] == 68

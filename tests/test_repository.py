@@ -1,0 +1,92 @@
+"""Promises about the files themselves."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from companion import ROOT
+
+import pytest
+
+TOP = sorted(ROOT.glob("*.py"))
+
+
+def imports(path):
+    """The top-level modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_code_is_no_package():
+    """With an __init__.py it would shadow the standard library's code module and break pdb."""
+    assert not (ROOT / "code" / "__init__.py").exists()
+    subprocess.run([sys.executable, "-c", "import pdb, code; code.interact"], check=True, cwd=ROOT)
+
+
+def test_imports_run_one_way():
+    ours = {path.stem for path in TOP} | {"companion"}
+    for path in TOP:
+        allowed = {"lm_models", "farm_language", "companion"}
+        if path.stem in ("lm_models", "farm_language"):
+            allowed = set()
+        assert imports(path) & ours <= allowed, path.name
+    for path in (ROOT / "companion").glob("*.py"):
+        assert imports(path) & ours <= {"companion"}
+        assert "torch" not in imports(path)
+
+
+@pytest.mark.parametrize("module", ["companion", "w1day2_checks"])
+def test_no_torch_and_no_matplotlib_before_they_are_needed(module):
+    if not (ROOT / module).exists() and not (ROOT / f"{module}.py").exists():
+        pytest.skip(f"{module} is not written yet")
+    code = f"import sys, {module}; print(sorted({{'torch', 'matplotlib'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout == b"[]\n" or done.stdout == b"[]\r\n"
+
+
+def test_requirements_are_pinned_exactly():
+    for name in "requirements.txt", "tests/requirements.txt":
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+            assert not line or line.startswith("#") or re.fullmatch(r"[\w-]+==[\w.]+", line), line
+
+
+def readme_commands():
+    """The lines of README's code blocks that set up and run."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if re.match(r"(python3|py) -m venv ", line)]
+
+
+def test_readme_has_two_commands_in_two_forms():
+    unix = [line for line in readme_commands() if line.startswith("python3")]
+    windows = [line for line in readme_commands() if line.startswith("py ")]
+    assert len(unix) == len(windows) == 2
+    assert unix[0].endswith("run_all.py")
+    assert unix[1].endswith("-m pytest")
+    for line in (*unix, *windows):
+        assert "-r requirements.txt" in line
+    chinese = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+    for line in (*unix, *windows):
+        assert line in chinese
+
+
+def test_the_two_readmes_name_the_same_files():
+    names = [
+        sorted(
+            set(re.findall(r"`([\w./]+\.(?:py|toml|txt|png|md))", (ROOT / name).read_text("utf-8")))
+        )
+        for name in ("README.md", "README.zh-CN.md")
+    ]
+    assert [n for n in names[0] if "README" not in n] == [n for n in names[1] if "README" not in n]
+    for name in names[0]:
+        assert (ROOT / name).exists() or name.startswith("figures/"), name
+
+
+def test_pytest_turns_warnings_into_errors():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["tool"]["pytest"]["ini_options"]["filterwarnings"][0] == "error"
