@@ -209,8 +209,8 @@ def part3_reach(show):
     later = {n: (r[:, FAR] / r[:, NEAR]) ** (1 / (FAR - NEAR)) for n, r in ratio.items()}
 
     rows = [[d, *(f"{median(r[:, d]):.2g}" for r in ratio.values())] for d in DISTANCES]
-    title = f"‖∂(uᵀh_T)/∂x_(T-d)‖ relative to d = 0, median of {len(seeds)} seeds"
-    zh = f"‖∂(uᵀh_T)/∂x_(T-d)‖ 相对于 d = 0 的比值，{len(seeds)} 个种子的中位数"
+    title = f"‖∂(u^T h_T)/∂x_(T-d)‖ relative to d = 0, median of {len(seeds)} seeds"
+    zh = f"‖∂(u^T h_T)/∂x_(T-d)‖ 相对于 d = 0 的比值，{len(seeds)} 个种子的中位数"
     show.table((title, zh), ["d", *map(name, networks)], rows)
 
     header = [("network", "网络"), "σ(b_f)"]
@@ -304,21 +304,21 @@ def explain(show, found, factor):
         factors = sigmoid(b_f), median(all_units), median(best[b_f]), median(factor[b_f])
         first = median(found[b_f]["h_T"][:, 1]), median(found[b_f]["c_T"][:, 1])
         rows.append([b_f, *(f"{f:.3f}" for f in factors), *(f"{r:.2f}" for r in first)])
-    header = ["b_f", "σ(b_f)", ("Π f, root mean square", "Π f，各单元的均方根")]
-    header += [("Π f, best unit", "Π f，最好的单元"), ("measured", "实测")]
+    header = ["b_f", "σ(b_f)", ("∏ f, root mean square", "∏ f，各单元的均方根")]
+    header += [("∏ f, best unit", "∏ f，最好的单元"), ("measured", "实测")]
     header += [("h_T, d = 1", "h_T，d = 1"), ("c_T, d = 1", "c_T，d = 1")]
     title = f"What the forget gates alone give, per step over {FAR} steps; the ratio at d = 1"
     zh = f"只靠遗忘门能有多少（{FAR} 步内每步的倍数）；d = 1 的比值"
     show.table((title, zh), header, rows)
     en = (
-        "Π f is the path along the cell alone. At a small b_f even the unit whose gates stay "
+        "∏ f is the path along the cell alone. At a small b_f even the unit whose gates stay "
         "nearest to 1 falls short of the measured factor: the rest comes back through W_hh, since "
         "h_(t-1) also sets the gates and the candidate of step t. At a large b_f the first step "
         "costs most: x_T enters h_T mainly through the output gate, a path that keeps nothing; "
         "c_T, which has no output gate, loses little."
     )
     zh = (
-        "Π f 只算沿记忆单元的通路。b_f 小的时候，就连遗忘门最接近 1 的单元也达不到实测的倍数："
+        "∏ f 只算沿记忆单元的通路。b_f 小的时候，就连遗忘门最接近 1 的单元也达不到实测的倍数："
         "其余的梯度经 W_hh 传回，因为 h_(t-1) 还决定第 t 步的各个门和候选值。b_f 大的时候，"
         "损失集中在第一步：x_T 主要经输出门影响 h_T，而这条通路什么也不保留；"
         "c_T 不经过输出门，损失很小。"

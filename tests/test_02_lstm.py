@@ -95,6 +95,28 @@ def test_a_row_order_is_read_as_named(lstm):
     assert min(off, key=off.get) == "fgio"
 
 
+def test_claims_of_part_1_are_the_worst_of_the_seeds(lstm, monkeypatch):
+    def compare(ours, theirs, seed):
+        one = torch.tensor([1.0, -4.0], dtype=F64)
+        off = {"h": 1, "c_T": 3 - seed, "∂L/∂x": 4, "∂L/∂weight_ih": 12 + 4 * seed}
+        return {name: (one + n / 64, one) for name, n in off.items()}
+
+    monkeypatch.setattr(lstm, "compare", compare)
+    show = run_parts(lstm, [1], seeds=3)
+    assert show.claims == {"L2-035": True, "L2-036a": 3 / 64, "L2-036b": 5 / 64}
+    assert show.seeds_of == {
+        "L2-036a": [3 / 64, 2 / 64, 1 / 64],
+        "L2-036b": [n / 64 for n in (3, 4, 5)],
+    }
+    assert "i, f, g, o gives" in show.notes[0]
+
+    other = {"ifgo": 0.2, "fgio": 0.0, "gifo": 0.3}
+    monkeypatch.setattr(lstm, "difference_by_order", lambda network: other)
+    show = run_parts(lstm, [1], seeds=1)
+    assert show.claims["L2-035"] is False
+    assert "f, g, i, o gives nn.LSTM's h up to 0e+00, the next best is 0.20 off" in show.notes[0]
+
+
 def test_table_of_residues_shows_the_worst_seed(lstm):
     one = {"h": (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]))}
     two = {"h": (torch.tensor([1.0, 2.0]), torch.tensor([1.25, 2.0]))}
@@ -112,6 +134,9 @@ def test_seeded_networks_repeat_and_leave_torchs_stream_alone(lstm):
         assert a.dtype == F64
         assert torch.equal(a, b)
         assert not torch.equal(a, c)
+    assert torch.equal(lstm.normal(3, 2, 5), lstm.normal(3, 2, 5))
+    assert not torch.equal(lstm.normal(3, 2, 5), lstm.normal(4, 2, 5))
+    assert abs(lstm.normal(0, 10000).std() - 1) < 0.03
 
 
 # ── part 2: parameters ───────────────────────────────────────────────────────────────────────────
@@ -136,6 +161,8 @@ def test_parameter_counts_are_the_formulas(E, H, V):
     assert show.claims["L2-158"] == [h * e, h * h, 2 * h, h * (e + h + 2)]
     assert show.claims["L2-159"] == 4 * h * (e + h + 2)
     assert models[0][1:] == [V * E, elman, H * V + V, V * E + elman + H * V + V]
+    few = H * (E + H)
+    assert f"{4 * few:,} multiplications against {few:,}, 4 times" in show.notes[0]
 
 
 @pytest.mark.slow
@@ -283,6 +310,21 @@ def test_factors_are_medians_over_seeds(lstm, monkeypatch):
     assert factors[4][4] == "1 / 3"
 
 
+@pytest.mark.parametrize(
+    ("b_f", "factors", "seeds"),
+    [
+        (0, [0.49, 0.6, 0.7], [False, True, True]),
+        (1, [0.9, 0.72, 0.71], [True, False, False]),
+        (3, [0.96, 0.95, 0.97], [True, False, True]),
+    ],
+)
+def test_the_factor_has_to_exceed_sigma_at_each_bias(lstm, monkeypatch, b_f, factors, seeds):
+    fake(lstm, monkeypatch, FACTORS | {b_f: factors})
+    show = run_parts(lstm, [3], seeds=3)
+    assert show.seeds_of["L2-045a"] == seeds
+    assert show.claims["L2-045a"] is (seeds.count(True) == 2)
+
+
 def test_a_first_step_that_costs_shows_in_the_whole_way_only(lstm, monkeypatch):
     fake(lstm, monkeypatch, FACTORS, first=0.3)
     show = run_parts(lstm, [3], seeds=3)
@@ -302,7 +344,7 @@ def test_gates_alone_count_over_the_last_steps(lstm, monkeypatch, gates, reached
     assert show.claims["L2-045c"] is False
     assert show.seeds_of["L2-045c"] == reached
     rows = list(show.tables.values())[2][1]
-    mean_square = (gates**12 + 3 * (gates / 2) ** 12) / 4  # of Π f over 6 steps, 4 units
+    mean_square = (gates**12 + 3 * (gates / 2) ** 12) / 4  # of ∏ f over 6 steps, 4 units
     assert rows[0][:5] == [0, "0.500", f"{mean_square ** (1 / 12):.3f}", f"{gates:.3f}", "0.600"]
     fake(lstm, monkeypatch, FACTORS, gates=0.7)
     assert run_parts(lstm, [3], seeds=3).claims["L2-045c"] is True
@@ -343,7 +385,7 @@ def norms_with_a_path_cut(module, b_f, seed, T, cut):
 
 
 def test_what_the_note_says_about_the_paths(script):
-    """b_f = 0: without W_hh only Π f is left. b_f = 5: the first drop is the output gate's."""
+    """b_f = 0: without W_hh only ∏ f is left. b_f = 5: the first drop is the output gate's."""
     module = script("02_lstm")
     full, cell_only = (norms_with_a_path_cut(module, 0, 1, 60, cut) for cut in ("none", "W_hh"))
     found = module.reach(0, [1], 60)
@@ -466,9 +508,13 @@ def test_a_training_step_is_timed_on_one_thread_forward_and_backward(lstm, monke
     monkeypatch.setattr(lstm.nn, "LSTM", Watched)
     monkeypatch.setattr(lstm, "REPEATS", 2)
     before = torch.get_num_threads()
-    seconds = lstm.training_step(3, 5)
+    torch.set_num_threads(2)
+    try:
+        seconds = lstm.training_step(3, 5)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
     assert seen == [(1, (3, 5, 3), torch.float32), "backward"] * 2
-    assert torch.get_num_threads() == before
     assert len(seconds) == 3
     assert all(0 < s < 1 for s in seconds)
 
