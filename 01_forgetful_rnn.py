@@ -65,7 +65,7 @@ def part1_contraction(show):
 
 
 def two_ones(steps):
-    """The slide's input: a one in unit 1 at t = 3, in unit 2 at t = 4 → x (T, 2), x[t - 1] is x_t."""
+    """The slide's input: a one in unit 1 at t = 3, in unit 2 at t = 4 → x (T, 2); x[t-1] is x_t."""
     x = torch.zeros(steps, 2, dtype=F64)
     x[3 - 1, 0] = x[4 - 1, 1] = 1
     return x
