@@ -1,0 +1,191 @@
+"""How fast 05_long_range_recall.py trains, beside the straightforward version of its trainings.
+
+Straightforward: lm_models' plain models (cell in a Python loop, textbook attention), each
+sequence with its own d in a padded batch, the logits of all positions, torch's default Adam.
+
+    python benchmarks/bench_05.py              steps, timed in alternation; about two minutes
+    python benchmarks/bench_05.py --whole      and the script itself, from start to end
+"""
+
+import argparse
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+recall = importlib.import_module("05_long_range_recall")
+from lm_models import GPT, LSTMLM, RNNLM  # noqa: E402
+
+ROUNDS, STEPS = 5, 4  # per training: this many rounds of this many steps, of each version in turn
+TRAININGS = [
+    ("Elman", 1, recall.NEAR), ("Elman", 1, recall.FAR),
+    ("LSTM b_f=1", 1, recall.FAR), ("Transformer", 1, recall.FAR),
+    ("Elman", recall.LONG_ONLY, recall.FAR), ("LSTM b_f=1", recall.LONG_ONLY, recall.FAR),
+    ("LSTM b_f=3", recall.LONG_ONLY, recall.FAR), ("Transformer", recall.LONG_ONLY, recall.FAR),
+]  # fmt: skip
+PADDING, IGNORE = recall.VOCAB - 1, -100
+
+
+def plain_model(name):
+    """lm_models' own model, with all logits: ids (B, T) → (B, T, V)."""
+    kind, _, forget_bias = name.partition(" b_f=")
+    if kind == "Elman":
+        return RNNLM(recall.VOCAB, recall.EMBED, recall.HIDDEN)
+    if kind == "LSTM":
+        return LSTMLM(recall.VOCAB, recall.EMBED, recall.HIDDEN, float(forget_bias))
+    return GPT(recall.VOCAB, recall.D_MODEL, recall.LAYERS, recall.HEADS, recall.MAX_LEN)
+
+
+def one_length(low, high, draws):
+    """A batch as the script draws it → ids (B, d + 2), targets (B, d + 2): the key at `?`."""
+    d = torch.randint(low, high + 1, (), generator=draws).item()
+    ids = recall.sequences(recall.BATCH, d, draws)  # (B, d + 2)
+    targets = torch.full_like(ids, IGNORE)
+    targets[:, -1] = ids[:, 0]
+    return ids, targets
+
+
+def padded(low, high, draws):
+    """The same with a d of its own for each sequence, padded behind the `?` to the longest."""
+    d = torch.randint(low, high + 1, (recall.BATCH,), generator=draws)  # (B,)
+    ids = recall.sequences(recall.BATCH, d.max().item(), draws)  # (B, T)
+    position = torch.arange(ids.shape[1])  # (T,)
+    query = (d + 1)[:, None]  # (B, 1)
+    ids = ids.where(position < query, recall.QUERY).where(position <= query, PADDING)  # (B, T)
+    targets = ids[:, :1].where(position == query, IGNORE)  # (B, T)
+    return ids, targets
+
+
+def plain_step(model, adam, batch):
+    ids, targets = batch
+    logits = model(ids)  # (B, T, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+    return update(model, adam, loss)
+
+
+def fast_step(model, adam, batch):
+    ids, _ = batch
+    return update(model, adam, F.cross_entropy(model(ids), ids[:, 0]))
+
+
+def update(model, adam, loss):
+    adam.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    adam.step()
+    return loss.item()
+
+
+def seconds_a_step(versions, low, high, clock):
+    """{name: (model, step, batch function, Adam)} → {name: the median over rounds}, alternating."""
+    times = {name: [] for name in versions}
+    draws = {name: recall.stream("bench", low, high) for name in versions}  # the same d for all
+    for _ in range(ROUNDS + 1):
+        for name, (model, step, batch, adam) in versions.items():
+            start = clock()
+            for _ in range(STEPS):
+                step(model, adam, batch(low, high, draws[name]))
+            times[name].append((clock() - start) / STEPS)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}  # first: warm-up
+
+
+def matrix_flops(name, d):
+    """Operations in the matrix products of one of our steps; backward takes twice the forward."""
+    T, E, H, D = d + 2, recall.EMBED, recall.HIDDEN, recall.D_MODEL
+    if name.startswith("Transformer"):
+        full = 24 * T * D * D + 4 * T * T * D  # a layer (§4.9)
+        last = 4 * T * D * D + 20 * D * D + 4 * T * D  # keys and values for all, the rest for `?`
+        forward = (recall.LAYERS - 1) * full + last
+    else:
+        forward = 2 * T * (E * H + H * H) * (1 if name == "Elman" else 4)
+    return 3 * recall.BATCH * forward
+
+
+def matrix_speed(n=512, repeats=30):
+    """Floating-point operations a second of this machine's own n × n matrix product, one thread."""
+    a, b = torch.randn(n, n), torch.randn(n, n)
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        a @ b
+        times.append(time.process_time() - start)
+    return 2 * n**3 / statistics.median(times)
+
+
+def compare():
+    """Print both tables; the straightforward seconds of all eight trainings, one thread."""
+    speed = matrix_speed()
+    print(
+        f"one thread, milliseconds of processor time a step; matrix product {speed / 1e9:.0f} GF/s"
+    )
+    columns = (
+        "training",
+        "straightforward",
+        "same batches",
+        "ours",
+        "ratio",
+        "like for like",
+        "of matmul",
+    )
+    print("{:30}{:>16}{:>14}{:>8}{:>8}{:>15}{:>11}".format(*columns))
+    total = {"straightforward": 0.0, "ours": 0.0}
+    for name, low, high in TRAININGS:
+        plain, same, fast = plain_model(name), plain_model(name), recall.new_model(name, 0)
+        adam = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in (plain, same)]
+        fused = torch.optim.Adam(fast.parameters(), lr=1e-3, fused=True)
+        t = seconds_a_step({
+            "straightforward": (plain, plain_step, padded, adam[0]),
+            "same batches": (same, plain_step, one_length, adam[1]),
+            "ours": (fast, fast_step, one_length, fused),
+        }, low, high, time.process_time)  # fmt: skip
+        for version in total:
+            total[version] += t[version] * recall.STEPS
+        # d is uniform: average the operations over it, T² included
+        flops = statistics.mean(matrix_flops(name, d) for d in range(low, high + 1))
+        print(
+            f"{name + f', d in [{low}, {high}]':30}{t['straightforward'] * 1e3:16.1f}"
+            f"{t['same batches'] * 1e3:14.1f}{t['ours'] * 1e3:8.2f}"
+            f"{t['straightforward'] / t['ours']:7.1f}x{t['same batches'] / t['ours']:14.1f}x"
+            f"{flops / t['ours'] / speed:11.0%}",
+            flush=True,
+        )
+    ratio = total["straightforward"] / total["ours"]
+    print(
+        f"all eight, {recall.STEPS} steps each: straightforward {total['straightforward']:.0f} s, "
+        f"ours {total['ours']:.0f} s of one core: {ratio:.1f}x"
+    )
+    return total["straightforward"]
+
+
+def whole(straightforward):
+    """Run the script as a reader would and print its time beside the straightforward trainings'."""
+    command = [sys.executable, str(ROOT / "05_long_range_recall.py")]
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - start
+    print(
+        f"the script from start to end, {os.cpu_count()} cores: {seconds:.0f} s, "
+        f"{straightforward / seconds:.1f}x faster than the straightforward trainings alone"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--whole", action="store_true", help="time the whole script as well")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # for both: the comparison is of the code
+    seconds = compare()
+    if options.whole:
+        whole(seconds)
