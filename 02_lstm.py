@@ -38,7 +38,7 @@ F64 = torch.float64  # the residues are 1e-16, the gradients go down to 1e-31
 # %% Part 1 · §2.5 ─────────────────────────────────────────────────────────────────────────────────
 def part1_cell(show):
     """§2.5 · 从零实现 LSTM · The LSTM from scratch, beside nn.LSTM"""
-    need_whole(E=E, H=H, STEPS=STEPS)
+    need_whole(E=E, H=H, STEPS=STEPS, SEEDS=SEEDS)
     seeds = show.seeds(SEEDS)
     theirs = [seeded(seed, nn.LSTM, E, H, batch_first=True) for seed in seeds]
     found = [compare(copy_of(*lstm.parameters()), lstm, seed) for seed, lstm in zip(seeds, theirs)]
@@ -63,8 +63,22 @@ def part1_cell(show):
 def need_whole(**sizes):
     """Refuse what is not a whole number, 1 or more."""
     for name, size in sizes.items():
-        whole = isinstance(size, int) and size >= 1
-        require(whole, f"{name} must be a whole number, 1 or more, got {size!r}")
+        require(is_whole(size), f"{name} must be a whole number, 1 or more, got {size!r}")
+
+
+def need_list(kind, fits, **lists):
+    """Refuse what is not a list of such values, one or more."""
+    for name, values in lists.items():
+        good = isinstance(values, list) and len(values) > 0 and all(map(fits, values))
+        require(good, f"{name} must be a list of {kind}, one or more, got {values!r}")
+
+
+def is_whole(value):
+    return isinstance(value, int) and value >= 1
+
+
+def is_number(value):
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @contextmanager
@@ -152,9 +166,10 @@ def difference_by_order(lstm):
 # %% Part 2 · §2.5, exercise 2 ─────────────────────────────────────────────────────────────────────
 def part2_parameters(show):
     """§2.5, exercise 2 · 参数量 · Parameters"""
+    need_whole(E=E, H=H, V=V)
+    need_list("whole numbers from 1 on", is_whole, EXERCISE=EXERCISE)
     require(len(EXERCISE) == 2, f"EXERCISE must hold two numbers, E and H, got {EXERCISE}")
     e, h = EXERCISE
-    need_whole(**{"E": E, "H": H, "V": V, "EXERCISE[0]": e, "EXERCISE[1]": h})
     layers = [  # gates × (H E + H H + biases × H)
         ("ElmanRNN", ElmanRNN, E, H, 1, 1),
         ("LSTM", LSTM, E, H, 4, 2),
@@ -163,7 +178,7 @@ def part2_parameters(show):
     ]
     rows = []
     for name, kind, n_in, n, gates, biases in layers:
-        W_x, W_h, *b = [parameter.numel() for parameter in kind(n_in, n).parameters()]
+        W_x, W_h, *b = [p.numel() for p in seeded(0, kind, n_in, n).parameters()]
         formula = gates * (n * n_in + n * n + biases * n)
         rows.append([f"{name}({n_in}, {n})", W_x, W_h, sum(b), W_x + W_h + sum(b), formula])
     elman, lstm, nn_rnn, nn_lstm = rows
@@ -172,7 +187,7 @@ def part2_parameters(show):
     title = ("Parameters of recurrent layers, counted in PyTorch", "循环层的参数（PyTorch 逐个数）")
     show.table(title, header, rows)
 
-    models = [["RNNLM", *sizes(RNNLM(V, E, H))], ["LSTMLM", *sizes(LSTMLM(V, E, H))]]
+    models = [[kind.__name__, *sizes(seeded(0, kind, V, E, H))] for kind in (RNNLM, LSTMLM)]
     header = [("model", "模型"), ("embedding VE", "词嵌入 VE"), ("recurrent layer", "循环层")]
     header += [("output HV + V", "输出层 HV + V"), ("sum", "合计")]
     show.table((f"Whole language models, V = {V}", f"整个语言模型（V = {V}）"), header, models)
@@ -247,16 +262,12 @@ def part3_reach(show):
 
 def need_distances():
     """Refuse constants of part 3 that make no sense."""
-    need_whole(E=E, H=H, NEAR=NEAR, FAR=FAR)
-    short = isinstance(BEFORE, int) and BEFORE >= 0
-    require(short, f"BEFORE must be a whole number, 0 or more, got {BEFORE!r}")
-    require(NEAR < FAR, f"NEAR must be smaller than FAR = {FAR}, got {NEAR}")
-    numbers = all(isinstance(b_f, int | float) and math.isfinite(b_f) for b_f in FORGET_BIASES)
-    message = f"FORGET_BIASES must hold numbers, at least one, got {FORGET_BIASES}"
-    require(len(FORGET_BIASES) > 0 and numbers, message)
-    whole = all(isinstance(d, int) and d >= 0 for d in DISTANCES)
-    message = f"DISTANCES must hold whole numbers, the largest FAR = {FAR} or more, got {DISTANCES}"
-    require(whole and max(DISTANCES, default=0) >= FAR, message)
+    need_whole(E=E, H=H, NEAR=NEAR, FAR=FAR, SEEDS=SEEDS)
+    need_list("numbers", is_number, FORGET_BIASES=FORGET_BIASES)
+    need_list("whole numbers from 0 on", lambda d: d == 0 or is_whole(d), DISTANCES=DISTANCES)
+    require(BEFORE == 0 or is_whole(BEFORE), f"BEFORE must be 0, 1, 2 …, got {BEFORE!r}")
+    order = f"{NEAR} < {FAR} <= {max(DISTANCES)}"
+    require(NEAR < FAR <= max(DISTANCES), f"NEAR < FAR <= max(DISTANCES) must hold, got {order}")
 
 
 @one_thread()
@@ -371,7 +382,7 @@ def median(values):
 # %% Part 4 · §2.6 ─────────────────────────────────────────────────────────────────────────────────
 def part4_directions(show):
     """§2.6 · 深层与双向 LSTM · Deep and bidirectional LSTMs"""
-    need_whole(E=E, H=H, STEPS=STEPS, CHANGED=CHANGED)
+    need_whole(E=E, H=H, STEPS=STEPS, CHANGED=CHANGED, SEEDS=SEEDS)
     require(1 < CHANGED <= STEPS, f"CHANGED must be 2 … STEPS = {STEPS}, got {CHANGED}")
     seeds = show.seeds(SEEDS)
     kinds = [(1, False), (2, False), (1, True), (2, True)]  # layers, both ways?
@@ -435,19 +446,17 @@ def spread(values):
 # %% Part 5 · §2.6–2.7 ────────────────────────────────────────────────────────────────────────────
 def part5_time(show):
     """§2.6–2.7 · GRU；为什么不一直用 LSTM？ · The GRU; why not LSTMs for ever?"""
-    need_whole(E=E, H=H, STEPS=STEPS, REPEATS=REPEATS)
-    whole = all(isinstance(n, int) and n >= 1 for n in [*LENGTHS, *BATCHES])
-    message = f"must hold whole numbers, 1 or more, got {LENGTHS} and {BATCHES}"
-    require(whole, f"LENGTHS and BATCHES {message}")
+    need_whole(E=E, H=H, STEPS=STEPS, REPEATS=REPEATS, SEEDS=SEEDS)
+    need_list("whole numbers from 1 on", is_whole, LENGTHS=LENGTHS, BATCHES=BATCHES)
     require(len(set(LENGTHS)) >= 2, f"LENGTHS must hold two lengths or more, got {LENGTHS}")
-    require(len(BATCHES) >= 1, f"BATCHES must hold one batch size or more, got {BATCHES}")
     seeds = show.seeds(SEEDS)
     theirs = [seeded(seed, nn.GRU, E, H, batch_first=True) for seed in seeds]
     found = [compare(GRU(*gru.parameters()), gru, seed) for seed, gru in zip(seeds, theirs)]
     en = f"A GRU written out against nn.GRU, float64, the worst of {len(seeds)} seeds"
     zh = f"手写 GRU 与 nn.GRU 对比（float64，取 {len(seeds)} 个种子中最差的）"
     show.table((en, zh), *residues(found))
-    gru, lstm = (sum(p.numel() for p in kind(E, H).parameters()) for kind in (nn.GRU, nn.LSTM))
+    layers = theirs[0], seeded(0, nn.LSTM, E, H)
+    gru, lstm = (sum(p.numel() for p in layer.parameters()) for layer in layers)
     en = f"Parameters: nn.GRU({E}, {H}) {gru:,}, nn.LSTM({E}, {H}) {lstm:,}; three gates' rows "
     zh = f"参数量：nn.GRU({E}, {H}) {gru:,}，nn.LSTM({E}, {H}) {lstm:,}；"
     show.note((f"{en}against four.", f"{zh}前者三组权重，后者四组。"))
@@ -455,15 +464,10 @@ def part5_time(show):
     T_first, *longer = sorted(set(LENGTHS))
     cases = [(B, T_first) for B in BATCHES] + [(BATCHES[-1], T) for T in longer]  # (B, T) each
     times = [training_step(*case) for case in show.progress(cases, len(cases), "timing")]
-    rows = [
-        [
-            B,
-            T,
-            *(f"{1000 * seconds:.1f}" for seconds in (ours, nn_lstm, nn_gru)),
-            f"{ours / nn_lstm:.1f}",
-        ]
-        for (B, T), (ours, nn_lstm, nn_gru) in zip(cases, times)
-    ]
+    rows = []
+    for case, (ours, nn_lstm, nn_gru) in zip(cases, times):
+        milliseconds = (f"{1000 * seconds:.1f}" for seconds in (ours, nn_lstm, nn_gru))
+        rows.append([*case, *milliseconds, f"{ours / nn_lstm:.1f}"])
     header = ["B", "T", ("our LSTM", "手写 LSTM"), "nn.LSTM", "nn.GRU"]
     header += [("our LSTM / nn.LSTM", "手写 / nn.LSTM")]
     title = f"Milliseconds of a training step, one thread, the fastest of {REPEATS}"
@@ -522,7 +526,8 @@ class GRU(nn.Module):
 def training_step(B, T):
     """Seconds for forward and backward, the fastest of REPEATS: our LSTM, nn.LSTM, nn.GRU."""
     x = normal(0, B, T, E).float()  # (B, T, E)
-    networks = [LSTM(E, H)] + [kind(E, H, batch_first=True) for kind in (nn.LSTM, nn.GRU)]
+    networks = [seeded(0, LSTM, E, H).float()]
+    networks += [seeded(0, kind, E, H, batch_first=True).float() for kind in (nn.LSTM, nn.GRU)]
     seconds = [[] for _ in networks]
     for _ in range(REPEATS):  # in turn, so that a busy moment hits all three alike
         for network, measured in zip(networks, seconds):
