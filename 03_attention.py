@@ -611,6 +611,7 @@ def omega(i):
 
 
 def cosine_sum(k):
+    """Σ_i cos(k ω_i): what PE[p]·PE[p+k] comes to from every p."""
     return sum(math.cos(k * omega(i)) for i in range(D_POSITIONS // 2))
 
 

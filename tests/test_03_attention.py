@@ -1,6 +1,7 @@
 """03_attention.py against torch's own attention, brute force, closed forms, and other routes."""
 
 import math
+import re
 from companion import Recorder
 from itertools import permutations
 
@@ -142,6 +143,9 @@ def test_part_1_gives_the_lectures_numbers(att):
     weights, swapped = show.seeds_of["L2-054"], show.seeds_of["L2-055"]
     assert weights[0] == show.claims["L2-054"] and weights[1] != weights[0]
     assert [[w[j] for j in (0, 2, 1, 3)] for w in weights] == [pytest.approx(w) for w in swapped]
+    assert max(show.seeds_of["L2-053"]) < 1e-14
+    (note,) = show.notes
+    assert float(re.search(r"\(to (\S+)\)", note)[1]) < 1e-14  # the weights move with their tokens
     header, cells = columns(show, "Largest change of the output")
     assert [float(x) < 1e-12 for x in cells[4]] == [True] * 4  # of x_t, no mask
     assert [float(x) < 1e-12 for x in cells[2]] == [True, False, False, True]  # of x_t, causal
@@ -438,7 +442,7 @@ def test_hand_set_heads_are_not_claimed_if_they_look_elsewhere(att, monkeypatch,
 
 
 def test_heads_of_the_layer_are_separate_attentions_side_by_side(att):
-    """The layer against the script's own `attention`, head by head; a column of ones is the bias."""
+    """The layer against the script's own `attention`, head by head; ones carry the bias."""
     layer, X = att.layer_and_words(4, 6, seed=3)
     X1 = torch.cat([X, torch.ones(6, 1, dtype=F64)], dim=1)
     W = [torch.cat([m.weight.T, m.bias[None]]) for m in (layer.W_q, layer.W_k, layer.W_v)]
