@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import farm_language as farm
@@ -124,6 +124,7 @@ def test_the_parser_names_the_first_wrong_word():
     assert farm.first_error([]) == 0
 
 
+@settings(max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(0, 3), st.sampled_from(farm.VOCABULARY))
 def test_the_parser_agrees_with_the_regular_expression(rng, kind, word):
     words = farm.sample(rng)

@@ -1,0 +1,677 @@
+"""Script 06: fast losses against plain models, measurements against models made by hand."""
+
+import contextlib
+import math
+from collections import Counter
+
+import pytest
+import torch
+from conftest import run_parts
+from torch.nn import functional as F
+
+import farm_language as farm
+
+KINDS = ["learned", "sinusoidal", "none", "LSTM", "RNN"]
+
+
+@pytest.fixture
+def farm06(script, monkeypatch, tmp_path):
+    """The script with a small corpus, three steps of training, and a cache of its own."""
+    module = script("06_farm_transformer")
+    settings = {"TRAINING": 400, "TEST": 300, "KEPT": {}, "CACHE": tmp_path / "cache"}
+    settings["steps"] = lambda show, kind: 3
+    for name, value in settings.items():
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def mixed_batch(size=12):
+    return farm.encode(farm.corpus(size, "test of the losses"))
+
+
+def plain_loss(model, ids):
+    logits = model(ids[:, :-1])  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)
+
+
+class Written(torch.nn.Module):
+    """A model whose answers are a function of the words so far: f(words) → {word: probability}."""
+
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, ids):
+        p = torch.full((*ids.shape, 56), 1e-30, dtype=torch.float64)
+        for b, row in enumerate(ids.tolist()):
+            for t in range(len(row)):
+                for word, q in self.f([farm.VOCABULARY[i] for i in row[: t + 1]]).items():
+                    p[b, t, farm.ID[word]] += q
+        return p.log()
+
+
+def verbs_of(number):
+    return dict.fromkeys(farm.VERB[number], 1 / 8)
+
+
+def is_plural(noun):
+    return farm.PLURAL if noun.endswith("s") else farm.SINGULAR
+
+
+SUBJECT = Written(lambda words: verbs_of(is_plural(words[2])) if len(words) > 2 else {"the": 1})
+LAST_NOUN = Written(lambda words: verbs_of(is_plural(words[-1])))
+CONSTANT = Written(lambda words: verbs_of(farm.PLURAL))
+
+
+# ── training ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fast_loss_is_the_plain_models(farm06, kind):
+    model, ids = farm06.new_model(kind, 0).double(), mixed_batch()
+    assert len({len(words) for words in farm.corpus(12, "test of the losses")}) > 3
+    fast, plain = farm06.LOSS.get(kind, farm06.gpt_loss)(model, ids), plain_loss(model, ids)
+    assert fast.item() == pytest.approx(plain.item(), rel=1e-12)
+    parameters = list(model.parameters())
+    for ours, theirs in zip(*(torch.autograd.grad(one, parameters) for one in (fast, plain))):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_padding_changes_nothing(farm06):
+    ids = mixed_batch()
+    wider = F.pad(ids, (0, 5))
+    for kind in KINDS:
+        model, loss = farm06.new_model(kind, 1), farm06.LOSS.get(kind, farm06.gpt_loss)
+        assert loss(model, ids).item() == loss(model, wider).item()
+
+
+@pytest.mark.parametrize("kind", ["learned", "RNN"])
+def test_training_is_adam_with_clipping_and_a_cosine(farm06, monkeypatch, kind):
+    """The same few steps, written out with the plain loss and Adam's formulas, in float64."""
+    new_model = farm06.new_model
+    monkeypatch.setattr(farm06, "new_model", lambda *which: new_model(*which).double())
+    monkeypatch.setattr(farm06, "CLIP", 0.7)  # so that it bites
+    steps, size = 3, {"RNN": 64}.get(kind, 32)
+    rate = {"RNN": 2e-3}.get(kind, 3e-3)
+    order = torch.Generator().manual_seed(farm06.stream(3, "order").getrandbits(63))
+    batches = torch.randperm(400, generator=order).split(size)[::-1]
+    ids = farm.encode(farm.corpus(400, "training"))
+    model = farm06.new_model(kind, 3)
+    parameters = list(model.parameters())
+    m, v = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    clipped = 0
+    for t in range(1, steps + 1):
+        gradient = torch.autograd.grad(plain_loss(model, ids[batches[t - 1]]), parameters)
+        norm = sum(g.square().sum() for g in gradient).sqrt()
+        clipped += norm > 0.7
+        eta = rate * (1 + math.cos(math.pi * (t - 1) / steps)) / 2
+        with torch.no_grad():
+            for p, g, m_p, v_p in zip(parameters, gradient, m, v):
+                g = g * min(1, 0.7 / norm)
+                m_p.mul_(0.9).add_(0.1 * g)
+                v_p.mul_(0.999).add_(0.001 * g * g)
+                p -= eta * (m_p / (1 - 0.9**t)) / ((v_p / (1 - 0.999**t)).sqrt() + 1e-8)
+    assert clipped
+    ours = farm06.train(kind, 3, steps)
+    for p, q in zip(parameters, ours.parameters()):
+        torch.testing.assert_close(q.data, p.data, rtol=1e-5, atol=1e-7)
+    moved = [(p - q).abs().max() for p, q in zip(new_model(kind, 3).parameters(), parameters)]
+    still = sum(one < 1e-4 for one in moved)  # a key's bias shifts all scores of a row alike:
+    assert still == (2 if kind == "learned" else 0)  # its gradient is 0, in both layers
+
+
+def test_an_epoch_sees_every_sentence_once(farm06, monkeypatch):
+    seen = []
+
+    def spy(model, ids):
+        seen.append(ids)
+        return farm06.rnn_loss(model, ids)
+
+    monkeypatch.setitem(farm06.LOSS, "RNN", spy)
+    monkeypatch.setattr(farm06, "TRAINING", 100)
+    monkeypatch.setattr(farm06, "RNN_BATCH", 32)
+    farm06.train("RNN", 0, 8)
+    first, second = torch.cat(seen[:4]), torch.cat(seen[4:])
+    corpus = farm.encode(farm.corpus(100, "training"))
+    for epoch in (first, second):
+        assert Counter(map(tuple, epoch.tolist())) == Counter(map(tuple, corpus.tolist()))
+    assert not torch.equal(first, second)  # shuffled anew
+
+
+def test_steps_are_whole_epochs(script):
+    module = script("06_farm_transformer")
+    show = type("Show", (), {"quick": False})
+    assert module.steps(show, "learned") == module.steps(show, "LSTM") == 5 * 625
+    assert module.steps(show, "RNN") == 10 * 313
+
+
+def test_first_weights(farm06):
+    state = torch.random.get_rng_state()
+    model = farm06.new_model("learned", 0)
+    assert torch.equal(state, torch.random.get_rng_state())  # the global stream was not touched
+    for table in (model.token_embedding.weight, model.position_embedding.weight):
+        assert table.std().item() == pytest.approx(1 / 8, rel=0.05)
+    attn, ffn = model.blocks[1].attn, model.blocks[1].ffn
+    for layer, fan_in in (attn.W_q, 64), (attn.W_o, 64), (ffn.W_1, 64), (ffn.W_2, 256):
+        for values in (layer.weight, layer.bias):
+            assert 0.9 * fan_in**-0.5 < values.abs().max() <= fan_in**-0.5
+    same, other = farm06.new_model("learned", 0), farm06.new_model("learned", 1)
+    assert torch.equal(model.token_embedding.weight, same.token_embedding.weight)
+    assert not torch.equal(model.token_embedding.weight, other.token_embedding.weight)
+    cell, H = farm06.new_model("LSTM", 0).rnn.cell, 64
+    assert (cell.bias_ih + cell.bias_hh)[H : 2 * H].tolist() == [1.0] * H  # the forget gate's
+
+
+def test_one_thread_is_undone(farm06):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with contextlib.suppress(KeyError), farm06.one_thread():
+        assert torch.get_num_threads() == 1
+        raise KeyError
+    assert torch.get_num_threads() == 2
+    assert torch.tensor(1e-40) * 1 != 0  # denormals are back
+    torch.set_num_threads(threads)
+
+
+def test_models_are_trained_once_and_shared(farm06, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        farm06, "train", lambda *job: calls.append(job) or farm06.new_model(*job[:2])
+    )
+    show = run_parts(farm06, [], quick=True)
+    first = farm06.trained(show, ["learned", "LSTM"], range(2))
+    again = farm06.trained(show, ["LSTM", "learned", "none"], range(2))
+    assert len(calls) == len(set(calls)) == 6
+    assert first["LSTM", 1] is again["LSTM", 1]
+    assert set(first) == {(kind, seed) for kind in ("learned", "LSTM") for seed in (0, 1)}
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_changes_nothing(farm06):
+    weights = []
+    for jobs in (1, 2):
+        farm06.KEPT.clear()
+        models = farm06.trained(run_parts(farm06, [], quick=True, jobs=jobs), KINDS[:4], range(2))
+        weights.append([p for model in models.values() for p in model.parameters()])
+    assert all(map(torch.equal, *weights))
+
+
+# ── the cache ────────────────────────────────────────────────────────────────────────────────────
+def rnn_weights(farm06):
+    """The RNN that a fresh process would get, and what it said about the cache."""
+    farm06.KEPT.clear()
+    show = run_parts(farm06, [], quick=True)
+    model = farm06.trained(show, ["RNN"])["RNN", 0]
+    return torch.cat([p.flatten() for p in model.parameters()]), show.notes
+
+
+def the_file(farm06):
+    [path] = farm06.CACHE.iterdir()  # and no half-written neighbour
+    return path
+
+
+def test_the_cache_spares_the_training(farm06, monkeypatch):
+    fresh, notes = rnn_weights(farm06)
+    assert notes == []
+    monkeypatch.setattr(farm06, "trained_weights", None)  # a second training would fail
+    cached, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, cached) and notes == []
+
+
+def flip_a_bit(content):
+    middle = content.find(b"PK", len(content) // 2) - 200  # inside the weights of a zip file
+    return content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "corrupt": lambda content: b"\x00garbage" * 500,
+    "one bit": flip_a_bit,
+    "a text": lambda content: "第 1 讲".encode(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_cache_is_reported_and_rebuilt(farm06, damage):
+    fresh, _ = rnn_weights(farm06)
+    path = the_file(farm06)
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert path.read_bytes() != whole
+    rebuilt, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, rebuilt)
+    assert len(notes) == 1 and "\n" not in notes[0] and path.name in notes[0]
+    again, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, again) and notes == []
+
+
+class Trap:
+    def __reduce__(self):
+        return (print, ("a pickle was executed",))
+
+
+FOREIGN = {
+    "a list": [1, 2, 3],
+    "a tensor": torch.zeros(3),
+    "no weights": {"key": "?"},
+    "code": {"key": Trap()},
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_foreign_cache_is_reported_and_rebuilt(farm06, content, capsys):
+    fresh, _ = rnn_weights(farm06)
+    path = the_file(farm06)
+    torch.save(content, path)
+    rebuilt, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, rebuilt) and len(notes) == 1
+    assert "executed" not in capsys.readouterr().out
+    assert rnn_weights(farm06)[1] == []
+
+
+def test_weights_of_another_model_under_our_key(farm06):
+    fresh, _ = rnn_weights(farm06)
+    path = the_file(farm06)
+    file = torch.load(path, weights_only=True)
+    file["weights"]["output.bias"] = torch.zeros(3)
+    file["digest"] = farm06.digest(file["weights"])
+    torch.save(file, path)
+    rebuilt, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, rebuilt) and len(notes) == 1
+
+
+CHANGES = {"RNN_RATE": 1e-3, "RNN_BATCH": 16, "CLIP": 0.5, "TRAINING": 300}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_key_holds_what_decides_the_weights(farm06, monkeypatch, name):
+    job = ("RNN", 0, 40)
+    before = farm06.rnn_key(job)
+    assert before == farm06.rnn_key(job) != farm06.rnn_key(("RNN", 0, 41))
+    monkeypatch.setattr(farm06, name, CHANGES[name])
+    assert farm06.rnn_key(job) != before
+
+
+def test_the_key_holds_code_corpus_and_version(farm06, monkeypatch):
+    keys = {farm06.rnn_key(("RNN", 0, 40))}
+    monkeypatch.setattr(torch, "__version__", "0.1")
+    keys.add(farm06.rnn_key(("RNN", 0, 40)))
+    monkeypatch.setattr(farm06, "rnn_loss", lambda model, ids: plain_loss(model, ids))
+    keys.add(farm06.rnn_key(("RNN", 0, 40)))
+    monkeypatch.setattr(farm, "corpus", lambda size, purpose: ((("the",),)))
+    keys.add(farm06.rnn_key(("RNN", 0, 40)))
+    assert len(keys) == 4
+
+
+def test_a_cache_that_cannot_be_written_or_read(farm06, monkeypatch):
+    fresh, _ = rnn_weights(farm06)
+    path = the_file(farm06)
+    path.unlink()
+    path.mkdir()  # neither readable nor replaceable as a file
+    model, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, model) and 1 <= len(notes) <= 2
+    blocked = path.parent / "file"
+    blocked.touch()
+    monkeypatch.setattr(farm06, "CACHE", blocked / "cache")
+    model, notes = rnn_weights(farm06)
+    assert torch.equal(fresh, model) and len(notes) >= 1
+    assert any("could not be cached" in note for note in notes)
+
+
+# ── §6.1 ─────────────────────────────────────────────────────────────────────────────────────────
+def test_perplexity_of_a_uniform_model_and_of_the_grammar_itself(farm06):
+    sentences = farm.corpus(15, "test")
+    uniform = Written(lambda words: dict.fromkeys(farm.VOCABULARY, 1 / 56))
+    assert farm06.perplexity(uniform, sentences) == pytest.approx(56)
+
+    def ideal(words):
+        state = farm.START
+        for word in words[1:]:
+            state = next(after for _, w, after in farm.arcs(state) if w == word)
+        return {word: p for p, word, _ in farm.arcs(state)}
+
+    assert farm06.perplexity(Written(ideal), sentences) == pytest.approx(farm06.bound_of(sentences))
+    tokens = sum(len(words) for words in sentences)
+    bits = sum(farm.bits(words) for words in sentences)
+    assert farm06.bound_of(sentences) == pytest.approx(2 ** (bits / tokens))
+
+
+def test_ngrams_by_hand(farm06):
+    training = (("the", "dog", "</s>"), ("the", "cat", "</s>"), ("the", "dog", "</s>"))
+    test, other = (("the", "dog", "</s>"),), (("the", "</s>"),)
+
+    def smoothed(count, context, alpha):
+        return (count + alpha) / (context + 54 * alpha)
+
+    def bigram(alpha):
+        good = smoothed(3, 3, alpha) * smoothed(2, 3, alpha) * smoothed(2, 2, alpha)
+        return good ** (-1 / 3), (smoothed(3, 3, alpha) * smoothed(0, 3, alpha)) ** (-1 / 2)
+
+    def trigram(alpha):
+        good = smoothed(3, 3, alpha) * smoothed(2, 3, alpha) * smoothed(2, 2, alpha)
+        return good ** (-1 / 3), (smoothed(3, 3, alpha) * smoothed(0, 3, alpha)) ** (-1 / 2)
+
+    alphas = (1, 0.1, 0.01, 0.001)
+    for n, by_hand in (2, bigram), (3, trigram):
+        best = min(map(by_hand, alphas))  # by the first group
+        assert farm06.ngram_perplexities(n, training, [test, other]) == pytest.approx(best)
+    deep = (("a", "b", "c"), ("d", "b", "e"))
+    assert min(farm06.ngram_perplexities(3, deep, [(("a", "b", "c"),)])) < min(
+        farm06.ngram_perplexities(2, deep, [(("a", "b", "c"),)])
+    )  # only the trigram knows which of c and e follows
+
+
+# ── §6.2 ─────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("k", [0, 2])
+def test_accuracy_of_models_whose_answers_are_known(farm06, monkeypatch, k):
+    monkeypatch.setattr(farm06, "SENTENCES", 20)
+    assert farm06.accuracy(SUBJECT, k) == 1
+    assert farm06.accuracy(CONSTANT, k) == 0.5
+    assert farm06.accuracy(LAST_NOUN, k) == (1 if k == 0 else 0)
+
+
+def test_the_verdict_adds_up_all_verbs_of_a_number(farm06):
+    logits = torch.full((2, 56), -50.0)
+    logits[:, farm.ID["sleep"]] = 1.0  # the single likeliest verb is plural
+    logits[1, [farm.ID[verb] for verb in farm.VERB[farm.SINGULAR]]] = 0.0  # 8 e^0 > e^1
+    logits[:, farm.ID["the"]] = 9.0  # no verb at all: does not count
+    assert farm06.says_plural(logits).tolist() == [1, 0]
+
+
+# ── §6.3, §6.4 ───────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("k", [1, 3])
+def test_groups_hold_every_position_once(farm06, k):
+    groups = farm06.token_groups(k)
+    ids, _ = farm.agreement(k)
+    words = [farm.VOCABULARY[i] for i in ids[0]]
+    positions = [p for group in groups.values() for p in group]
+    assert sorted(positions) == list(range(1, len(words) + 1))
+    expected = {"<s>": [farm.BOS], "prepositions": farm.PREPOSITIONS, "articles": ["the"]}
+    expected |= {"the": ["the"]}
+    nouns = farm.NOUN[0] + farm.NOUN[1]
+    for name, group in groups.items():
+        assert all(words[p - 1] in expected.get(name, nouns) for p in group)
+    assert groups["subject"] == [3] and groups["query"] == [len(words)]
+    assert len(farm06.position_labels(k)) == len(words)
+
+
+def test_uniform_attention(farm06):
+    weights = farm06.uniform_attention(7)
+    for t in range(1, 8):
+        assert weights[t - 1].tolist() == pytest.approx([1 / t] * t + [0] * (7 - t), rel=1e-15)
+
+
+def test_attention_of_the_last_token(farm06):
+    model, (ids, _) = farm06.new_model("learned", 0), farm.agreement(3, 6)
+    looks = farm06.query_attention(model, ids)
+    assert looks.shape == (8, 12)
+    for layer in range(2):
+        for head in range(4):
+            rows = [model.attention(ids[b : b + 1])[layer][0, head, -1] for b in range(6)]
+            mean = sum(rows) / 6
+            torch.testing.assert_close(looks[4 * layer + head], mean, rtol=1e-5, atol=1e-6)
+
+
+def links(farm06, monkeypatch, run):
+    """Which links (layer, head, query, key) are open while `run` asks for the verdicts."""
+    found = []
+
+    def spy(model, k):
+        ids, _ = farm.agreement(k, 4)
+        found.append(torch.stack(model.attention(ids)).ne(0).all(dim=1))  # (layers, h, T, T)
+        return torch.ones(4, dtype=torch.bool)
+
+    monkeypatch.setattr(farm06, "is_right", spy)
+    model = farm06.new_model("learned", 0)
+    run(model)
+    assert all(block.attn.extra_mask is None for block in model.blocks)
+    return found[0]
+
+
+@pytest.mark.parametrize("positions", [[3], [4, 7, 10], [1], [12]])
+def test_the_cut_closes_exactly_these_links(farm06, monkeypatch, positions):
+    is_open = links(farm06, monkeypatch, lambda m: farm06.right_after_cut(m, positions))
+    for query in range(1, 13):
+        for key in range(1, 13):
+            cut = key in positions and (query > key or key == query == 12)
+            expected = key <= query and not cut
+            assert bool(is_open[:, :, query - 1, key - 1].all()) == expected, (query, key)
+            assert bool(is_open[:, :, query - 1, key - 1].any()) == expected
+
+
+def test_the_cut_in_single_heads(farm06, monkeypatch):
+    heads = [(0, 2), (1, 1)]
+    is_open = links(farm06, monkeypatch, lambda m: farm06.without(m, heads))
+    causal = torch.ones(12, 12, dtype=torch.bool).tril()
+    for layer in range(2):
+        for head in range(4):
+            expected = causal.clone()
+            if (layer, head) in heads:
+                expected[3:, 2] = False
+            assert torch.equal(is_open[layer, head], expected)
+
+
+def test_the_table_of_cuts_spares_what_does_not_matter(farm06, monkeypatch):
+    """A model that is right unless the subject is cut: 0 there, 1 everywhere else."""
+    asked = []
+
+    def right(model, positions):
+        asked.append(positions)
+        return torch.full((200,), 3 not in positions)
+
+    monkeypatch.setattr(farm06, "right_after_cut", right)
+    monkeypatch.setattr(farm06, "is_right", lambda model, k: torch.full((200,), True))
+    monkeypatch.setattr(farm06, "train", lambda *job: farm06.new_model(*job[:2]))
+    show = run_parts(farm06, [4], seeds=2)
+    [(header, rows)] = show.tables.values()
+    assert len(rows) == 10 and len(header) == 3
+    for row in rows:
+        assert row[1:] == (["0.000"] * 2 if row[0] == "subject noun" else ["1.000"] * 2)
+    singles = [p for [p] in (one for one in asked if len(one) == 1)]
+    assert set(singles) == set(range(1, 13))
+    assert show.claims["L2-142"] == 0 and show.claims["L2-143a"] == 1
+    assert show.claims["L2-143b"] == 0.5 and show.claims["L2-144"] == 3
+    assert "2 / 2" in show.notes[0] and show.notes[0].count("2 / 2") == 2
+
+
+def test_the_control_draws_single_positions_other_than_subject_and_query(farm06, monkeypatch):
+    """Right everywhere except after a cut at position 5: the control shows its share, a tenth."""
+
+    def right(model, positions):
+        return torch.full((200,), positions != [5])
+
+    monkeypatch.setattr(farm06, "right_after_cut", right)
+    monkeypatch.setattr(farm06, "is_right", lambda model, k: torch.full((200,), True))
+    monkeypatch.setattr(farm06, "train", lambda *job: farm06.new_model(*job[:2]))
+    show = run_parts(farm06, [4])
+    [(_, rows)] = show.tables.values()
+    table = {row[0]: float(row[1]) for row in rows}
+    assert table["the worst of these single positions"] == 0
+    assert 0.82 < table["a random position, drawn for each sentence"] < 0.97
+
+
+# ── beyond the lecture ───────────────────────────────────────────────────────────────────────────
+def test_patching_moves_the_verdict_only_where_it_can(farm06, monkeypatch):
+    """An untrained GPT: whatever differs goes in at the subject and comes out at the query."""
+    monkeypatch.setattr(farm06, "SENTENCES", 40)
+    share = farm06.flipped_by_patching(farm06.new_model("learned", 5))  # (3, 12)
+    assert share.shape == (3, 12)
+    assert share[0, 2] == 1 and share[0].sum() == 1  # the embeddings differ at the subject alone
+    assert share[2, 11] == 1 and share[2].sum() == 1  # the last layer is read at the query alone
+    assert share[1, :2].sum() == 0  # the tokens before the subject know nothing of it
+    assert share[1, 2:].sum() > 0
+
+
+def test_patching_by_brute_force(farm06, monkeypatch):
+    monkeypatch.setattr(farm06, "SENTENCES", 40)
+    model = farm06.new_model("learned", 5).requires_grad_(False)
+    ids, _ = farm.agreement(3, 40)
+    other = ids.clone()
+    for b in range(40):
+        noun = farm.VOCABULARY[ids[b, 2]]
+        swapped = noun[:-1] if noun.endswith("s") else noun + "s"
+        other[b, 2] = farm.ID[swapped]
+    a, b = (farm06.says_plural(model(x)[:, -1]) for x in (ids, other))
+    inner = model.blocks[0]
+
+    def patched(position):
+        def hook(module, args, x):
+            x = x.clone()
+            x[:, position] = inner_other[:, position]
+            return x
+
+        inner_other = inner(model.embed(other))
+        handle = inner.register_forward_hook(hook)
+        verdict = farm06.says_plural(model(ids)[:, -1])
+        handle.remove()
+        return (verdict == b)[a != b].double().mean().item()
+
+    share = farm06.flipped_by_patching(model)[1]
+    assert (a != b).any()
+    assert share.tolist() == pytest.approx([patched(p) for p in range(12)])
+
+
+def test_written_sentences_stop_at_their_first_end(farm06, monkeypatch):
+    monkeypatch.setattr(farm06, "SAMPLED", 12)
+    model = farm06.new_model("none", 0).requires_grad_(False)
+    written = farm06.write(model, 0)
+    assert len(written) == 12 and written == farm06.write(model, 0) != farm06.write(model, 1)
+    assert all(1 <= len(words) <= 20 for words in written)
+    assert all(farm.EOS not in words[:-1] for words in written)
+    assert any(words[-1] == farm.EOS for words in written)
+
+
+def test_the_share_of_grammatical_sentences(farm06, monkeypatch):
+    good = ("the", "dog", "sleeps", "in", "the", "barn", ".", "</s>")
+    bad = ("the", "dog", "sleep", "in", "the", "barn", ".", "</s>")
+    monkeypatch.setattr(farm06, "SAMPLED", 4)
+    monkeypatch.setattr(farm06, "write", lambda model, seed: [good, bad, good, bad])
+    monkeypatch.setattr(farm06, "train", lambda *job: farm06.new_model(*job[:2]))
+    show = run_parts(farm06, [6])
+    (_, shown), (_, shares) = show.tables.values()
+    assert [row[1] for row in shown] == ["in the language", "not in it"] * 2
+    assert "the dog * sleep in" in shown[1][0]
+    assert shares[0][:2] == [0, "0.500"] and shares[0][3] == 1
+
+
+# ── what the parts claim ─────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def untrained(farm06, monkeypatch):
+    """The script with models as they start, and with accuracies that tell who was asked what."""
+    models, kinds = {}, {"learned": 0.9, "sinusoidal": 0.8, "none": 0.7, "LSTM": 0.6, "RNN": 0.5}
+
+    def train(kind, seed, steps):
+        models[kind, seed] = farm06.new_model(kind, seed).requires_grad_(False)
+        return models[kind, seed]
+
+    def accuracy(model, k):
+        parameters = list(model.parameters())
+        [(kind, seed)] = [
+            name for name, one in models.items()
+            if len(list(one.parameters())) == len(parameters)
+            and all(map(torch.equal, one.parameters(), parameters))
+            and getattr(one, "positions", None) == getattr(model, "positions", None)
+        ]  # fmt: skip
+        return kinds[kind] - k / 100 - seed / 1000
+
+    monkeypatch.setattr(farm06, "train", train)
+    monkeypatch.setattr(farm06, "accuracy", accuracy)
+    return farm06
+
+
+def test_part_1_divides_by_the_bound_of_the_same_sentences(untrained, monkeypatch):
+    monkeypatch.setattr(untrained, "perplexity", lambda model, sentences: 3 * len(sentences))
+    monkeypatch.setattr(untrained, "bound_of", len)
+    show = run_parts(untrained, [1], seeds=2)
+    assert show.claims["L2-132"] == [3, 3, 3] and len(show.seeds_of["L2-132"]) == 2
+    assert show.claims["L2-126"] == [400, 56]
+    [(_, rows)] = show.tables.values()
+    assert [row[:2] for row in rows[:5]] == [
+        ["GPT", 0],
+        ["LSTM", 0],
+        ["GPT", 1],
+        ["LSTM", 1],
+        ["RNN", 0],
+    ]
+    test = farm.corpus(300, "test")
+    seen = sum(words in set(farm.corpus(400, "training")) for words in test)
+    assert rows[0][3:6] == [f"{3 * n:.4f}" for n in (300, seen, 300 - seen)]
+
+
+def test_part_2_counts_the_wrong_sentences_at_k_8(untrained):
+    show = run_parts(untrained, [2], seeds=2)
+    assert show.claims["L2-134"] == round(200 * 0.18)  # 1 - (0.9 - 0.08)
+    assert [show.claims[id] for id in ("L2-135", "L2-136", "L2-137")] == [27, 19, 3]
+    [(header, rows)] = show.tables.values()
+    assert rows[0] == ["GPT", 0, *(f"{0.9 - k / 100:.3f}" for k in range(9))]
+    assert rows[-1][2:] == [3 + 3 * k for k in range(9)]
+
+
+def test_part_3_takes_the_best_head_of_layer_1(untrained, monkeypatch):
+    looks = torch.full((8, 12), 0.01)
+    looks[1, 2], looks[6, 2], looks[2, 5] = 0.4, 0.95, 0.97  # layer 1; layer 2; no subject
+    monkeypatch.setattr(untrained, "query_attention", lambda model, ids: looks)
+    show = run_parts(untrained, [3])
+    assert show.claims["L2-139"] == pytest.approx(0.4)
+    assert [show.claims[id] for id in ("L2-138", "L2-141a", "L2-141b")] == [12, 10, 9]
+    assert show.notes[0].endswith("0 / 1")
+    (_, groups), _ = show.tables.values()
+    table = {row[0]: row[1:] for row in groups}
+    assert (
+        table["prepositions"][:2] == ["4, 7, 10", "0.250"] and table["prepositions"][2] == "0.030"
+    )
+    assert table["subject noun"][3] == "0.400"
+    assert table["distractors before the query"][4] == "0.980"
+
+
+def test_part_5_separates_seen_from_unseen_lengths(untrained):
+    show = run_parts(untrained, [5], seeds=2)
+    assert show.claims["L2-147"] == pytest.approx([0.87, 0.77, 0.67])  # at k = 3
+    lowest = {"L2-148a": 0.82, "L2-148b": 0.72, "L2-149": 0.62}  # at k = 8
+    for id, value in lowest.items():
+        assert show.claims[id] == pytest.approx(value)
+        assert show.seeds_of[id] == pytest.approx([value, value - 0.001])
+    assert show.claims["L2-148c"] is True and show.claims["L2-150"] is True
+    assert show.claims["L2-151"] == pytest.approx([0.82, 0.819])
+
+
+def test_part_7_cuts_here_or_everywhere_else(untrained, monkeypatch):
+    """Agreement lives in head 3 of layer 1: only a cut there hurts, only sparing it helps."""
+    monkeypatch.setattr(untrained, "without", lambda model, heads: float((0, 2) not in heads))
+    show = run_parts(untrained, [7])
+    [(_, rows)] = show.tables.values()
+    assert dict(rows) == {
+        name: "0.000 / 1.000" if name in ("L1", "L1 H3") else "1.000 / 0.000" for name, _ in rows
+    }
+    assert len(rows) == 10
+    assert (
+        "L1 H3 alone hurts most (0.000); L1 H3 alone, all others cut, gives 1.000" in show.notes[0]
+    )
+
+
+# ── the whole ────────────────────────────────────────────────────────────────────────────────────
+SENSELESS = {
+    "HEADS": 3, "D": 63, "EPOCHS": 0, "SENTENCES": 7, "MAX_LEN": 20, "POSITIONS": [], "K": 0,
+    "TEST": 5, "RATE": 0.0, "BATCH": 0, "MOST_DISTRACTORS": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENSELESS)
+def test_senseless_constants_are_refused_in_a_line_that_names_them(farm06, monkeypatch, name):
+    monkeypatch.setattr(farm06, name, SENSELESS[name])
+    monkeypatch.setattr(farm06, "train", None)  # refused before anything is trained
+    words = "D = 63" if name == "D" else f"{name} "
+    with pytest.raises(ValueError, match=words) as error:
+        run_parts(farm06, [5], quick=True)
+    assert str(SENSELESS[name]) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_all_parts_run_alike_alone_and_together(farm06):
+    together = run_parts(farm06, quick=True, seeds=2)
+    farm06.KEPT.clear()
+    for number in range(1, len(farm06.PARTS) + 1):
+        alone = run_parts(farm06, [number], quick=True, seeds=2, jobs=2)
+        for id, value in alone.claims.items():
+            assert id == "L2-145b" or value == together.claims[id], id
+        for title, table in alone.tables.items():
+            assert table == together.tables[title]
