@@ -1,4 +1,4 @@
-"""W1D2 · 手写 Pre-LN 块 · A pre-LN decoder block by hand · Week 1 Day 2, §2, §3.7, §A.1–A.3, §B
+"""W1D2 · 手写 Pre-LN 块 · A pre-LN decoder block by hand · Week 1 Day 2, §2, §3.7, §A.1, §A.3, §B
 
 The reference answer to exercises 3 and 4: the block, held against torch's own layer with the same
 weights; a stack of it counted to GPT-2 small's last parameter; the sinusoids; torch's defaults.
