@@ -403,9 +403,13 @@ def part2_agreement(show):
     longest = max(map(len, training))  # <s> in front, without </s> at the end
     phrases = max(sum(word in farm.PREPOSITIONS for word in s) for s in training)
 
+    ids, numbers = farm.agreement(8, SENTENCES)  # (B, T), T the query
+    plural = numbers.double().mean().item()
+    bits = -sum(p * math.log2(p) for p in (plural, 1 - plural))
+    show.claim("L2-103", [bits, ids.shape[1] + 1 - farm.SUBJECT])
     wrong = [round((1 - scores["learned", s][8]) * SENTENCES) for s in seeds]
     show.claim("L2-134", wrong[0], seeds=wrong)
-    show.claim("L2-135", farm.agreement(8, SENTENCES)[0].shape[1])
+    show.claim("L2-135", ids.shape[1])
     show.claim("L2-136", longest)
     show.claim("L2-137", phrases)
 

@@ -601,6 +601,7 @@ def test_part_2_counts_the_wrong_sentences_at_k_8(untrained):
     show = run_parts(untrained, [2], seeds=2)
     assert show.claims["L2-134"] == round(200 * 0.18)  # 1 - (0.9 - 0.08)
     assert [show.claims[id] for id in ("L2-135", "L2-136", "L2-137")] == [27, 19, 3]
+    assert show.claims["L2-103"] == [1, 25]
     [(header, rows)] = show.tables.values()
     assert rows[0] == ["GPT", 0, *(f"{0.9 - k / 100:.3f}" for k in range(9))]
     assert rows[-1][2:] == [3 + 3 * k for k in range(9)]
