@@ -135,6 +135,17 @@ def test_the_future_never_reaches_the_past(shown):
         assert float(evaluation) == float(past) == 0
 
 
+def test_a_leak_from_the_future_would_show(monkeypatch):
+    class Leaky(by_hand.Attention):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.causal = False
+
+    monkeypatch.setattr(by_hand, "Attention", Leaky)
+    shown = run_parts(by_hand, parts=[1])
+    assert all(float(row[-1]) > 1e-3 for row in table(shown, "One block"))
+
+
 # ── dropout ──────────────────────────────────────────────────────────────────────────────────────
 def test_first_dropout_is_on_the_attention_weights():
     attention = by_hand.Attention(16, 2, dropout=0.25).train()
