@@ -722,9 +722,9 @@ def part9_flops(show):
     measured = [  # label, weights, operations of a token: forward, backward
         (show.say(label), count(shapes), *count_training(shapes))
         for label, shapes in [
-            ((f"one layer, {d} to {4 * d}", f"一个线性层，{d} 到 {4 * d}"), layer),
-            ((f"attention's 4 at d = {narrow}", f"注意力的 4 个，d = {narrow}"), projections),
-            ((f"the FFN's 2 at d = {narrow}", f"FFN 的 2 个，d = {narrow}"), ffn),
+            ((f"one matrix, {d} to {4 * d}", f"一个矩阵，{d} 到 {4 * d}"), layer),
+            ((f"attention's four, d = {narrow}", f"注意力的四个，d = {narrow}"), projections),
+            ((f"the FFN's two, d = {narrow}", f"FFN 的两个，d = {narrow}"), ffn),
         ]
     ]
     rows = [
@@ -1011,7 +1011,7 @@ def part12_viterbi(show):
     title = ("Viterbi: the best way to each prefix", "Viterbi：到每个前缀的最佳切法")
     show.table(title, header, rows)
 
-    letters = "".join(piece for piece in log_P if len(piece) == 1)
+    letters = [piece for piece in log_P if len(piece) == 1]
     strings = ["".join(s) for n in range(1, 6) for s in product(letters, repeat=n)]
     agree = [
         math.isclose(
@@ -1021,8 +1021,8 @@ def part12_viterbi(show):
         for s in strings
     ]
     agree.append(path(WORD, best, len(WORD)) == ways[0])
-    en = f"Compared on {WORD} and on all {len(strings)} strings of 1 to 5 letters of {letters}"
-    zh = f"比较的范围：{WORD}，以及由 {letters} 组成的 1 到 5 个字母的全部 {len(strings)} 个串"
+    en = f"Compared on {WORD} and on all {len(strings)} strings of 1 to 5 of {', '.join(letters)}"
+    zh = f"比较的范围：{WORD}，以及 {'、'.join(letters)} 组成的长 1 到 5 的全部 {len(strings)} 个串"
     show.note((en, zh))
     show.claim("W1D2-047", len(ways))
     show.claim("W1D2-048", log_P["hugs"])

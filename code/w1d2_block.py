@@ -131,7 +131,7 @@ def part1_block(show):
             block = Block(WIDTH, HEADS, n_layers=1, activation=activation)
             x = torch.randn(BATCH, TOKENS, WIDTH)  # (B, T, d)
             changed = x.clone()
-            changed[:, -1] = torch.randn(BATCH, WIDTH)  # (a constant added, LayerNorm would hide)
+            changed[:, -1] = torch.randn(BATCH, WIDTH)  # a constant added, LayerNorm would hide
             ffn = block.ffn.W_1.out_features, n_parameters(block.ffn)
             with torch.no_grad():
                 noise = (block(x) - block(x)).abs().max()  # in training each pass drops others

@@ -285,13 +285,19 @@ def test_only_a_matrix_that_commutes_keeps_the_score(shown):
     assert float(random[4]) > 0.1
 
 
-def test_four_terms_sum_to_the_score(shown):
-    rows = table(shown, "two words")
-    for _, *terms, together, whole in rows:
-        assert sum(map(float, terms)) == pytest.approx(float(whole), abs=0.003)
-        assert together == whole
-    assert len({row[1] for row in rows}) == 1  # words alone do not see places
-    assert [row[4] for row in rows] == [f"{s:.3f}" for s in shown.claims["W1D2-026"]]
+def test_four_terms_are_words_and_places_against_words_and_places(shown):
+    W_Q, W_K = checks.projections(7, 64)
+    words = np.random.default_rng(checks.SEED).standard_normal((2, 64))
+    p = checks.positions(300, 64)
+    for t, (pair, *terms, together, whole) in zip(
+        (10, 110, 200), table(shown, "two words"), strict=True
+    ):
+        queries = [words[0] @ W_Q, p[t] @ W_Q]
+        keys = [words[1] @ W_K, p[t + 3] @ W_K]
+        expected = [query @ key for query in queries for key in keys]
+        assert pair == f"({t}, {t + 3})"
+        assert list(map(float, terms)) == pytest.approx(expected, abs=6e-4)
+        assert together == whole == f"{sum(queries) @ sum(keys):.3f}"
 
 
 # ── 8, 10: parameters ────────────────────────────────────────────────────────────────────────────
