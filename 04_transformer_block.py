@@ -66,7 +66,7 @@ def part1_layer_norm(show):
     rows = []
     for what in changes[0]:
         layer, batch = zip(*[change[what] for change in changes])  # S numbers each
-        rows.append([what, *map(spread, (layer, batch))])
+        rows.append([show.say(what), *map(spread, (layer, batch))])
     title = (
         f"Largest change of the output, 8 tokens of 64 numbers, {len(seeds)} seeds",
         f"输出的最大变化（8 个 token、每个 64 维，{len(seeds)} 个种子）",
@@ -141,8 +141,8 @@ def norm_changes(seed):
     return {
         f"× {FACTOR:g}": change(FACTOR * x),
         f"+ {SHIFT:g}": change(x + SHIFT),
-        "each token × 0.5 … 100": change(factors * x),
-        "4 tokens instead of 8": change(x[:4]),
+        ("each token × 0.5 … 100", "每个 token 各乘 0.5 … 100"): change(factors * x),
+        ("4 tokens instead of 8", "8 个 token 只给 4 个"): change(x[:4]),
     }
 
 
@@ -172,12 +172,12 @@ def part2_depth(show):
     tasks = [(depth, kind, seeds, steps) for depth in sorted(DEPTHS)[::-1] for kind in KINDS]
     losses = dict(zip([task[:2] for task in tasks], run_all(show, train, tasks, "training")))
     variances = target_variance(teacher(generators(seeds))[1]).tolist()  # (S,)
+    ratios = {net: [loss / v for loss, v in zip(losses[net], variances)] for net in losses}
     rows = []
     for depth in DEPTHS:
         row = [depth]
-        for kind in KINDS:
-            ratios = [loss / v for loss, v in zip(losses[depth, kind], variances)]
-            row += [spread(losses[depth, kind], ".4f"), f"{statistics.median(ratios):.3f}"]
+        for net in [(depth, kind) for kind in KINDS]:
+            row += [spread(losses[net], ".4f"), f"{statistics.median(ratios[net]):.3f}"]
         rows.append(row)
     title = (
         f"Loss after {steps} steps, {len(seeds)} seeds; target variance {spread(variances, '.4f')}",
@@ -187,34 +187,31 @@ def part2_depth(show):
     header = [("layers", "层数"), ("plain network", "普通网络"), over]
     show.table(title, [*header, ("residual network", "残差网络"), over], rows)
 
-    learnt = [
-        f"{sum(loss < 0.99 * v for loss, v in zip(losses[depth, 'plain'], variances))} ({depth})"
-        for depth in DEPTHS
-    ]
+    learnt = [f"{sum(r < 0.99 for r in ratios[d, 'plain'])} ({d})" for d in DEPTHS]
     show.note(
         (
-            f"Plain networks, of {len(seeds)}, that learnt anything at all (layers): "
+            f"Of {len(seeds)} plain networks these many learnt anything at all (layers): "
             + ", ".join(learnt),
-            f"{len(seeds)} 个普通网络里，多少个学到了一点东西（层数）：" + "、".join(learnt),
+            f"{len(seeds)} 个普通网络里，学到一点东西的个数（层数）：" + "、".join(learnt),
         )
     )
     show.claim("L2-082", statistics.median(variances), variances)
-    for id, depth, kind in (("L2-083a", 32, "plain"), ("L2-083b", 64, "plain")):
-        if depth in DEPTHS:
-            ratios = [loss / v for loss, v in zip(losses[depth, kind], variances)]
-            show.claim(id, statistics.median(ratios), ratios)
-    for id, depth, kind in (("L2-084", 64, "residual"), ("L2-085", 2, "plain")):
-        if depth in DEPTHS:
-            show.claim(id, statistics.median(losses[depth, kind]), losses[depth, kind])
+    for id, of, net in (
+        ("L2-083a", ratios, (32, "plain")),
+        ("L2-083b", ratios, (64, "plain")),
+        ("L2-084", losses, (64, "residual")),
+        ("L2-085", losses, (2, "plain")),
+    ):
+        if net in of:
+            show.claim(id, statistics.median(of[net]), of[net])
     show.claim("L2-086", steps)
 
     gradients = {kind: initial_gradients(max(DEPTHS), kind, seeds) for kind in KINDS}  # (S, L)
     compare_norms(show, seeds, gradients)
     with show.figure("04_degradation") as ax:
         for kind, line in KINDS.items():
-            band(
-                ax, DEPTHS, [losses[depth, kind] for depth in DEPTHS], f"o{line}", f"{kind} network"
-            )
+            values = [losses[depth, kind] for depth in DEPTHS]
+            band(ax, DEPTHS, values, f"o{line}", f"{kind} network")
         ax.axhline(statistics.median(variances), color="grey", linestyle="--")
         ax.annotate("always predicting the mean", (DEPTHS[0], statistics.median(variances)),
                     (0, 4), textcoords="offset points", va="bottom", color="grey")  # fmt: skip
@@ -318,10 +315,11 @@ def squared_error(answer, Y):
 
 def initial_gradients(depth, kind, seeds):
     """‖∂loss/∂W‖ of every layer before training → (S, L)."""
-    draws = generators(seeds)
-    X, Y = teacher(draws)  # (S, EXAMPLES, n)
-    networks = Networks(depth, kind, draws)
-    squared_error(networks(X), Y).sum().backward()
+    with threads(1):
+        draws = generators(seeds)
+        X, Y = teacher(draws)  # (S, EXAMPLES, n)
+        networks = Networks(depth, kind, draws)
+        squared_error(networks(X), Y).sum().backward()
     return networks.W.grad.norm(dim=(2, 3))  # (S, L)
 
 
@@ -355,7 +353,8 @@ def compare_norms(show, seeds, gradients):
     )  # fmt: skip
 
     tasks = [(norm, d, seed) for d in NORM_DEPTHS for norm in ("pre", "post") for seed in seeds]
-    found = dict(zip(tasks, map(norm_gradients, *zip(*tasks))))
+    with threads(1):
+        found = {task: norm_gradients(*task) for task in tasks}
     back, last = ({t: values[n] for t, values in found.items()} for n in (0, 1))
     rows = [
         [d]
@@ -377,10 +376,10 @@ def compare_norms(show, seeds, gradients):
     show.note(
         (
             "Pre-norm leaves the residual path alone: the gradient reaches the input undiminished, "
-            "and the last block's falls like 1/√depth. In post-norm each block's LayerNorms act on "
-            "the path, and the last block's gradient stays large however deep the stack: hence the "
-            "learning rate's warm-up (Xiong et al., 2020).",
-            "pre-norm 不碰残差通路：梯度传到输入处并不变小，最后一块的梯度按 1/√深度 下降。"
+            "and the last block's falls as the stack grows. In post-norm each block's LayerNorms "
+            "act on the path, and the last block's gradient stays large however deep the stack: "
+            "hence the learning rate's warm-up (Xiong et al., 2020).",
+            "pre-norm 不碰残差通路：梯度传到输入处并不变小，最后一块的梯度随深度下降。"
             "post-norm 的每一块都有 LN 作用在通路上，而且无论堆多深，最后一块的梯度始终很大，"
             "所以需要学习率预热（Xiong et al., 2020）。",
         )
@@ -634,7 +633,7 @@ def part5_flops(show):
         ("GPT", 768, 12, 512),
         ("GPT-2 XL", 1600, 25, 1024),
         ("GPT-3", 12288, 96, 2048),
-        ("exercise 7", 4096, 32, 8192),
+        ("T = 8k", 4096, 32, 8192),
         ("T = 6d", 4096, 32, 6 * 4096),
         ("T = 128k", 4096, 32, 2**17),
     ]
@@ -657,7 +656,7 @@ def part5_flops(show):
     show.claim("L2-100", share["GPT-3"] * 100)
     leads_from = {d: first_T_where_attention_leads(d) for d in (1, 2, 4)}
     show.claim("L2-153", all(first == 6 * d + 1 for d, first in leads_from.items()))
-    show.claim("L2-173", share["exercise 7"] * 100)
+    show.claim("L2-173", share["T = 8k"] * 100)
     short, long = (score_matrix(T) for T in (128, 2048))
     show.claim("L2-174", [short.numel(), short.nbytes / 2**20])
     show.claim("L2-175", [long.numel() // short.numel(), long.nbytes / 2**30])
@@ -671,10 +670,11 @@ def part5_flops(show):
         for d in (64, 768, 1600, 4096, 12288):
             ax.plot(T, 100 * T / (6 * d + T), label=f"d = {d}")
         for name, _, _, T in sizes:
-            side = ("left", (6, -4)) if name in ("GPT-2 XL", "GPT-3") else ("right", (-6, 4))
+            to_right = name in ("small GPT", "GPT-2 XL", "GPT-3")
             ax.plot(T, 100 * share[name], "k.")
-            ax.annotate(name, (T, 100 * share[name]), side[1], textcoords="offset points",
-                        ha=side[0], bbox={"color": "white", "pad": 1, "alpha": 0.8})  # fmt: skip
+            ax.annotate(name, (T, 100 * share[name]), (6, -5) if to_right else (-6, 4),
+                        textcoords="offset points", ha="left" if to_right else "right",
+                        bbox={"color": "white", "pad": 1, "alpha": 0.8})  # fmt: skip
         ax.axhline(50, color="grey", linestyle="--", label="T = 6d")
         ax.set(xscale="log", xlabel="tokens T", ylabel="attention's share of the FLOPs, %")
         ax.set_title("Dots: counted. Lines: T / (6d + T)")
@@ -715,7 +715,7 @@ def time_threads(show):
         "Elman RNN": RNNLM(VOCAB),
         "LSTM": LSTMLM(VOCAB),
     }
-    ids = torch.zeros(8, TIMED, dtype=torch.int64)  # (B, T)
+    ids = torch.zeros(4, TIMED, dtype=torch.int64)  # (B, T)
     seconds = {(name, count): [] for name in models for count in (1, several)}
     give_up = time.perf_counter() + PATIENCE
     while not seconds["LSTM", several] or time.perf_counter() < give_up:
@@ -735,7 +735,7 @@ def time_threads(show):
         ("1 thread, ms", "单线程，毫秒"),
         (f"{several} threads, ms", f"{several} 线程，毫秒"),
     ]
-    title = (f"Forward pass, T = {TIMED}, batch 8", f"前向耗时（T = {TIMED}，批大小 8）")
+    title = (f"Forward pass, T = {TIMED}, batch 4", f"前向耗时（T = {TIMED}，批大小 4）")
     show.table(title, [*header, ("speed-up", "加速比")], rows)
     show.claim("L2-101", speed_up)
 

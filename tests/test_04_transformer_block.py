@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 F64 = torch.float64
+EACH = ("each token × 0.5 … 100", "每个 token 各乘 0.5 … 100")
+HALF = ("4 tokens instead of 8", "8 个 token 只给 4 个")
 
 
 @pytest.fixture
@@ -63,9 +65,9 @@ def test_layer_norm_changes_as_epsilon_says(block):
     changes = block.norm_changes(3)
     assert changes["× 100"][0] == pytest.approx(expected(100), rel=1e-6)
     each = expected(np.linspace(0.5, 100, 8)[:, None])
-    assert changes["each token × 0.5 … 100"][0] == pytest.approx(each, rel=1e-6)
+    assert changes[EACH][0] == pytest.approx(each, rel=1e-6)
     assert changes["+ 7"][0] < 1e-14
-    assert changes["4 tokens instead of 8"][0] == 0
+    assert changes[HALF][0] == 0
 
 
 def test_batch_norm_depends_on_the_other_tokens(block):
@@ -77,8 +79,8 @@ def test_batch_norm_depends_on_the_other_tokens(block):
 
     changes = block.norm_changes(3)
     half = abs(batch_norm(x[:4]) - batch_norm(x)[:4]).max()
-    assert changes["4 tokens instead of 8"][1] == pytest.approx(half)
-    assert changes["each token × 0.5 … 100"][1] > 1 > 1e-4 > changes["× 100"][1]
+    assert changes[HALF][1] == pytest.approx(half)
+    assert changes[EACH][1] > 1 > 1e-4 > changes["× 100"][1]
 
 
 def test_exercise_5(block):
@@ -276,6 +278,10 @@ def test_a_layer_holds_what_torchs_own_layer_holds(block):
         assert parts == [counts[0], counts[1] + counts[2], counts[3] + counts[4]]
         assert matrices == 12 * d * d
         assert ffn == 8 / 12
+
+
+def test_post_norm_has_no_final_layer_norm(block):
+    assert block.count_gpt(9, 8, 3, 2, 5) - block.count_gpt(9, 8, 3, 2, 5, norm="post") == 2 * 8
 
 
 def test_sums_of_the_exercises(parameters):
