@@ -34,8 +34,9 @@ EMBED, HIDDEN = 32, 64  # Elman RNN and LSTM
 D_MODEL, LAYERS, HEADS, MAX_LEN = 32, 2, 2, 120  # Transformer
 TESTED, TEST_SEQUENCES = [1, 2, 5, 10, 20, 35, 50, 75, 100], 1000  # distances, sequences for each
 SOLVED = 0.95  # the accuracy from which a distance counts as answered
-GRADIENT_FROM, GRADIENT_SEEDS = 10, 10  # §5.5: gradients over that at this d; initialisations
-INSIDE, OPENED = [10, 50, 100], 200  # §5.6: d at which Transformers are opened, sequences for each
+GRADIENT_FROM = 10  # §5.5: gradients are shown over that at this d
+GRADIENT_SEEDS, GRADIENT_BATCH = 10, 16  # initialisations, sequences for each
+INSIDE, OPENED = [10, 50, 100], 104  # §5.6: d at which Transformers are opened, sequences for each
 
 QUERY = KEYS + DISTRACTORS  # token ids: keys, distractors, `?`,
 VOCAB = QUERY + 2  # and padding, for batches of mixed lengths; here a batch has one length
@@ -68,8 +69,8 @@ def part1_task(show):
 def check_constants():
     room = MAX_LEN - 2  # the largest d for which key, distractors and `?` fit the Transformer
     require(KEYS >= 2, f"KEYS must be at least 2 to leave a choice, got {KEYS}")
-    counts = {"DISTRACTORS": DISTRACTORS, "BATCH": BATCH, "STEPS": STEPS, "OPENED": OPENED}
-    for name, value in counts.items():
+    for name in ("DISTRACTORS", "BATCH", "STEPS", "GRADIENT_SEEDS", "GRADIENT_BATCH", "OPENED"):
+        value = globals()[name]
         require(value >= 1, f"{name} must be at least 1, got {value}")
     for name, value in {"NEAR": NEAR, "LONG_ONLY": LONG_ONLY, "FAR": FAR}.items():
         require(1 <= value <= room, f"{name} must be in 1 … {room} (MAX_LEN - 2), got {value}")
@@ -327,7 +328,8 @@ def mutual_information(keys, answers):
     joint = pairs.double() / len(keys)  # (V, V)
     independent = joint.sum(dim=1, keepdim=True) * joint.sum(dim=0)  # (V, V)
     seen = joint > 0
-    return (joint[seen] * (joint[seen] / independent[seen]).log2()).sum().item()
+    bits = (joint[seen] * (joint[seen] / independent[seen]).log2()).sum().item()
+    return max(0.0, bits)  # rounding can leave -1e-16
 
 
 def mean(values):
@@ -359,18 +361,21 @@ def show_runs(show, wanted, runs, figure):
     table_of_seeds(show, (title, "记住的比特数：键与答案的互信息"), header, bits, "{:.2f}")
 
     with show.figure(figure, columns=2, size=(13, 4.6)) as (curves, by_distance):
-        for name, group in runs.items():
+        for n, (name, group) in enumerate(runs.items()):
             losses = torch.tensor(group[0].losses)  # (steps,)
             width = min(25, len(losses))
             smooth = losses.unfold(0, width, 1).mean(dim=-1)  # (steps - width + 1,)
             curves.plot(range(width, len(losses) + 1), smooth, label=name)
-            by_distance.plot(TESTED, group[0].accuracy, "o-", label=name, alpha=0.7)
-        curves.axhline(math.log(KEYS), color="grey", linestyle=":", label=f"chance: ln {KEYS}")
-        by_distance.axhline(1 / KEYS, color="grey", linestyle=":", label=f"chance: 1/{KEYS}")
+            thick = 1.5 * (len(runs) - n)  # so that equal lines show
+            by_distance.plot(TESTED, group[0].accuracy, "o-", linewidth=thick, markersize=thick + 2)
+        curves.axhline(
+            math.log(KEYS), color="grey", linestyle=":", label=f"chance: ln {KEYS}, 1/{KEYS}"
+        )
+        by_distance.axhline(1 / KEYS, color="grey", linestyle=":")
         curves.set(xlabel="step", ylabel="loss, mean of 25 steps", title="Training, seed 0")
         by_distance.set(xlabel="distance d", ylabel="accuracy", title="New sequences, seed 0")
         by_distance.set_ylim(0, 1.05)
-        by_distance.legend()
+        curves.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
 
 
 def table_of_seeds(show, title, header, named, form="{:.3f}"):
@@ -450,7 +455,7 @@ def key_gradients(task):
     name, seed, distances = task
     model, norms = new_model(name, seed).double(), []  # float32 would underflow
     for d in distances:
-        ids = sequences(BATCH, d, stream("gradient", d, seed))  # (B, d + 2)
+        ids = sequences(GRADIENT_BATCH, d, stream("gradient", d, seed))  # (B, d + 2)
         x = model.embed(ids).detach().requires_grad_()  # (B, d + 2, E)
         losses = F.cross_entropy(model.answer(x), ids[:, 0], reduction="sum")
         (grad,) = torch.autograd.grad(losses, x)  # (B, d + 2, E): each row from its own loss
@@ -471,7 +476,7 @@ def part5_inside(show):
     header = [("head", "头"), "", *(f"d = {d}" for d in INSIDE)]
     title = "Attention of ? on the key", "? 分给键的注意力"
     table_of_seeds(show, title, header, named, "{:.4f}")
-    claim(show, "L2-121a", [bool((w[:, 1] > 0.99).all()) for w in weights])
+    claim(show, "L2-121a", [bool((w[:, -1] > 0.99).all()) for w in weights])
     claim(show, "L2-121b", [w.flatten(1).max(dim=1).values for w in weights])
     show.claim("L2-122", all(abs(x - 1 / (d + 2)) < 1e-6 for x, d in zip(uniform, INSIDE)))
     draw_attention(show, tasks[0])
@@ -530,10 +535,11 @@ def draw_attention(show, task):
     A = torch.cat(load(*task).gpt.attention(ids)).flatten(0, 1)  # (L h, T, T)
     size = 4.2 * HEADS, 4 * LAYERS
     with show.figure("05_attention", LAYERS, HEADS, size) as axes:
-        axes = axes if isinstance(axes, list) else [axes]
+        axes, ticks = axes if isinstance(axes, list) else [axes], range(0, NEAR + 2, 5)
         for n, (ax, weights) in enumerate(zip(axes, A)):
             ax.imshow(weights, vmin=0, vmax=1, cmap="Blues")
-            ax.set(xlabel="looked at (0: the key)", ylabel=f"query ({NEAR + 1}: ?)")
+            ax.set(xlabel="looked at (0: the key)", xticks=ticks)
+            ax.set(ylabel=f"query ({NEAR + 1}: ?)", yticks=ticks)
             ax.set_title(head_name(*divmod(n, HEADS))[0])
 
 
@@ -593,10 +599,10 @@ def part6_cut(show):
     english = "Accuracy without the link to the key; without one to a random distractor"
     chinese = "切断通往键的连线后的准确率；切断通往一个随机干扰的连线后的准确率"
     table_of_seeds(show, (english, chinese), header, named)
-    english = (
-        "Where cutting ? costs nothing and cutting every later query does, the key also comes "
+    english = "If only cutting every later query lowers accuracy, the key also comes in two "
+    english += (
+        "hops, by way of the distractors: a large weight is no proof of need (§8, pitfall 3)."
     )
-    english += "by way of the distractors, in two hops: a large weight is no proof of need (§8.3)."
     chinese = "若只切断 ? 没有影响、切断其后所有的查询才有影响，键就也经由干扰位置两跳传来："
     chinese += "注意力权重大，不等于非它不可（§8 误区 3）。"
     show.note((english, chinese))

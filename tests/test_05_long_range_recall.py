@@ -292,7 +292,7 @@ def test_key_gradient_by_finite_differences(name):
     d, eps = 2, 1e-6
     (measured,) = recall.key_gradients((name, 0, [d]))
     model = recall.new_model(name, 0).double()
-    ids = recall.sequences(64, d, recall.stream("gradient", d, 0))
+    ids = recall.sequences(16, d, recall.stream("gradient", d, 0))
     plain = model.answer if name != "Elman" else lambda x: recall.Recurrent.answer(model, x)
     with torch.no_grad():
         x = model.embed(ids)
@@ -416,7 +416,7 @@ def test_cuts(few_tests, monkeypatch):
     assert max(fatal[:2]) < 0.2 and min(fatal[2:]) > 0.8
     assert len(accuracy) == 1 + 4 + 3 + 3 and all(len(row) == 4 for row in accuracy.values())
     for n, d in enumerate([2, 4]):
-        ids = recall.test_sequences(200, d, 0)
+        ids = recall.test_sequences(recall.OPENED, d, 0)
         keys = ids[:, 0]
         position = torch.randint(1, d + 1, (), generator=recall.stream("cut", d, 0)).item()
         for column, target in ((n, 0), (n + 2, position)):
@@ -535,6 +535,7 @@ def test_tables_show_min_median_and_max_over_seeds():
 BAD = {
     "KEYS": 1, "DISTRACTORS": 0, "BATCH": 0, "STEPS": 0, "NEAR": 0, "FAR": 119, "LONG_ONLY": 101,
     "TESTED": [], "INSIDE": [100, 10], "TEST_SEQUENCES": 1001, "OPENED": 0,
+    "GRADIENT_SEEDS": 0, "GRADIENT_BATCH": 0,
 }  # fmt: skip
 
 
