@@ -572,7 +572,6 @@ def swap_changes(PE, seed):
     """Largest change of x_4' when the words at 2 and 3 swap, without and with positions."""
     layer, words = layer_and_words(1, 4, seed)  # words (4, d)
     layer.W_o.weight.data = torch.eye(D_POSITIONS, dtype=F64)  # §3.9 ends at the weighted average
-    layer.W_o.bias.data.zero_()
 
     def change(p):
         """Position t adds p[t], whichever word stands there."""

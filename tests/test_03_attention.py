@@ -415,6 +415,8 @@ def test_parameters_are_those_of_torchs_multi_head_attention(att):
     assert [int(x) for x in cells[1]] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [int(x) for x in cells[3]] == [1] * 8
     assert cells[5] == cells[6] == ("1.00", "1.00", *["0.50"] * 6)
+    (note,) = show.notes
+    assert float(re.search(r"\(to (\S+)\)", note)[1]) < 1e-12  # both words arrive unmixed
 
 
 def test_parameters_are_counted_not_computed(att, monkeypatch):
@@ -540,6 +542,13 @@ def test_part_6_gives_the_lectures_numbers(att):
     assert causal == inverse == tuple(f"{1 / n:.6f}" for n in t)
     assert set(unmasked) == {f"{1 / 64:.6f}"}
     assert any("64 of 64 positions" in note for note in show.notes)
+
+
+def test_position_is_rounded_not_cut_off(att, monkeypatch):
+    monkeypatch.setattr(att, "MAX_LEN", 128)  # 1 / (1/93) comes out just below 93
+    show = Recorder()
+    att.counting_head_table(show)
+    assert "128 of 128 positions" in show.notes[0]
 
 
 def test_positions_change_the_claim_if_they_are_left_out(att, monkeypatch):
