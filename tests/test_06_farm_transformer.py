@@ -75,6 +75,16 @@ def test_the_fast_loss_is_the_plain_models(farm06, kind):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
+def test_each_prefix_is_computed_once(farm06):
+    rows = []
+    model = farm06.new_model("none", 0)
+    model.final_norm.register_forward_hook(lambda module, args, x: rows.append(len(x)))
+    farm06.gpt_loss(model, mixed_batch(32))
+    sentences = farm.corpus(32, "test of the losses")
+    prefixes = {words[:t] for words in sentences for t in range(len(words))}
+    assert rows == [len(prefixes)] and len(prefixes) < 0.85 * sum(map(len, sentences))
+
+
 def test_padding_changes_nothing(farm06):
     ids = mixed_batch()
     wider = F.pad(ids, (0, 5))
