@@ -70,8 +70,9 @@ def part1_bpe(show):
     show.table(("BPE on the hug corpus", "hug 语料上的 BPE"), header, rows)
 
     text, size = corpus(show)
-    words, library = count_words(text), tokenizers_library("BPE", text, size)
-    vocabulary, merges = pure_bpe(text, size)
+    words = count_words(text)
+    jobs = [partial(make, text, size) for make in (pure_bpe, partial(tokenizers_library, "BPE"))]
+    (vocabulary, merges), library = finish(show, TRAINING, jobs)
     theirs = [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]]
     same = sum((a, b) == pair for (a, b, _, _), pair in zip(merges, theirs))
     ranks = rank(merges)
@@ -91,11 +92,8 @@ def part1_bpe(show):
 
 def compare(show, title, rows):
     """How much of it our pure Python and a library do alike."""
-    header = [
-        ("pure Python against the library", "纯 Python 对照库"),
-        ("equal", "相同"),
-        ("of", "总数"),
-    ]
+    header = [("pure Python against the library", "纯 Python 对照库")]
+    header += [("equal", "相同"), ("of", "总数")]
     show.table(title, header, [[show.say(what), equal, of] for what, equal, of in rows])
 
 
@@ -236,10 +234,14 @@ def part2_wordpiece(show):
     show.claim("W1D2-064", theirs[0] == MARK + "gs")
 
     text, size = corpus(show)
-    words, library = count_words(text), tokenizers_library("WordPiece", text, size)
-    by_score, _ = pure_wordpiece(text, size)
+    words = count_words(text)
     start = SPECIAL + letters(words, MARK)
-    by_count, merges = train_merges(words, start, size, frequency, MARK)
+    jobs = [
+        partial(pure_wordpiece, text, size),
+        partial(train_merges, words, start, size, frequency, MARK),
+        partial(tokenizers_library, "WordPiece", text, size),
+    ]
+    (by_score, _), (by_count, merges), library = finish(show, TRAINING, jobs)
     theirs = library.get_vocab()
     encoded = sum(
         encode_wordpiece(word, theirs) == tokens for word, tokens in encode_words(library, words)
@@ -313,8 +315,13 @@ def part3_unigram(show):
     show.table(("EM on the hug corpus", "hug 语料上的 EM"), header, rows)
 
     text, size = corpus(show)
-    words, library = count_words(text), tokenizers_library("Unigram", text, size)
-    ours, theirs = pure_unigram(text, size), sentencepiece_scores(words, size, 2)
+    words = count_words(text)
+    jobs = [
+        partial(pure_unigram, text, size),
+        partial(sentencepiece_scores, words, size, 2),
+        partial(tokenizers_library, "Unigram", text, size),
+    ]
+    ours, theirs, library = finish(show, TRAINING, jobs)
     pieces = dict(json.loads(library.to_str())["model"]["vocab"][len(SPECIAL) :])
     pieces[SPECIAL[0]] = min(pieces.values()) - 10
     encoded = sum(
@@ -560,7 +567,7 @@ def part4_tokenizers(show):
     """§A.4 · 用 tokenizers 训练三种分词器 · Three tokenizers with Hugging Face's tokenizers"""
     text, size = corpus(show)
     jobs = [partial(tokenizers_library, kind, text, size) for kind in KINDS]
-    trained = dict(zip(KINDS, finish(show, ("training", "训练"), jobs)))
+    trained = dict(zip(KINDS, finish(show, TRAINING, jobs)))
     rows, first_ids = [], []
     for kind, tokenizer in trained.items():
         later = Tokenizer.from_str(tokenizer.to_str())
@@ -802,7 +809,7 @@ def part6_side_by_side(show):
     """§B.5 · 同一段文本，各家并排 · All of them on the same text"""
     text, size = corpus(show)
     jobs = [partial(make, text, size) for make in TOKENIZERS.values()]
-    made = dict(zip(TOKENIZERS, finish(show, ("training", "训练"), jobs)))
+    made = dict(zip(TOKENIZERS, finish(show, TRAINING, jobs)))
     counts = finish(
         show,
         ("encoding the corpus", "对语料分词"),
@@ -901,17 +908,17 @@ def wordpiece_encoder(text, size):
 
 def unigram_encoder(text, size):
     logp = pure_unigram(text, size)
-    return logp, lambda word: viterbi(word, logp)[0]
+    return logp, lambda word: [p if p in logp else SPECIAL[0] for p in viterbi(word, logp)[0]]
 
 
 def with_tokenizers(kind):
-    """One of Hugging Face's for TOKENIZERS."""
+    """One of Hugging Face's for TOKENIZERS; by ids, so that an unknown piece shows as [UNK]."""
 
     def make(text, size):
         tokenizer = tokenizers_library(kind, text, size)
         return (
             tokenizer.get_vocab_size(),
-            lambda text: tokenizer.encode(text).tokens,
+            lambda text: list(map(tokenizer.id_to_token, tokenizer.encode(text).ids)),
             lambda text: tokenizer.decode(tokenizer.encode(text).ids),
         )
 
@@ -925,7 +932,7 @@ def with_sentencepiece(**settings):
         model = sentencepiece_library(text, size, **settings)
         return (
             model.get_piece_size(),
-            partial(model.encode, out_type=str),
+            lambda text: list(map(model.id_to_piece, model.encode(text))),
             lambda text: model.decode(model.encode(text)),
         )
 
@@ -1081,6 +1088,9 @@ def split(text):
 def count_words(text):
     """{word: count}, in order of appearance."""
     return Counter(split(text))
+
+
+TRAINING = ("training", "训练")
 
 
 def finish(show, label, jobs):

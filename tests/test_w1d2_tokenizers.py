@@ -399,6 +399,8 @@ def test_tokenizers_of_the_last_table(tok):
         joined = "".join(encode("Anno sola tres")).replace("##", "").replace("▁", "")
         assert joined.replace("Ġ", "") == "Annosolatres", name
         assert (decode is None) == name.startswith("pure")
+        has_bytes = "byte" in name
+        assert any(t in ("[UNK]", "<unk>") for t in encode("anno 龘")) != has_bytes, name
 
 
 def test_sentencepiece_says_what_is_possible(tok):
