@@ -1021,7 +1021,7 @@ def part12_viterbi(show):
         for s in strings
     ]
     agree.append(path(WORD, best, len(WORD)) == ways[0])
-    en = f"Compared on {WORD} and on all {len(strings)} strings of 1 to 5 of {', '.join(letters)}"
+    en = f"Compared on {WORD} and {len(strings)} strings, all of 1 to 5 of {', '.join(letters)}"
     zh = f"比较的范围：{WORD}，以及 {'、'.join(letters)} 组成的长 1 到 5 的全部 {len(strings)} 个串"
     show.note((en, zh))
     show.claim("W1D2-047", len(ways))

@@ -288,7 +288,9 @@ def test_sinusoids_are_lm_models(d, T, base):
     expected = lm_models.sinusoidal_positions(T, d, base)
     torch.testing.assert_close(module.pe, expected.to(F64), rtol=0, atol=2e-7)
     x = torch.randn(2, T, d, dtype=F64)
-    torch.testing.assert_close(module(x) - x, module.pe.expand_as(x))
+    for part in x, x[:, : T // 2 + 1]:  # shorter than the table: its first rows
+        added = module.pe[: part.shape[1]].expand_as(part)
+        torch.testing.assert_close(module(part) - part, added)
     assert not module.state_dict()  # it can be rebuilt
 
 
@@ -323,13 +325,13 @@ def test_repeatable_leaves_no_trace():
     torch.manual_seed(3)
     expected = torch.randn(4)
     torch.manual_seed(3)
-    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     with pytest.raises(KeyError), by_hand.repeatable(8):
         torch.randn(5)
         assert torch.get_num_threads() == 1
         raise KeyError
     assert torch.equal(torch.randn(4), expected)
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
 
 
 def test_the_block_says_what_it_takes():

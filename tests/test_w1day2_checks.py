@@ -184,16 +184,18 @@ def test_rms_by_depth_is_one_stack_for_each_depth(monkeypatch):
 
 
 def test_growth_and_spread_are_read_off_the_means(monkeypatch):
-    monkeypatch.setattr(checks, "DEPTHS", [1, 2, 5])
-    monkeypatch.setattr(checks, "SEEDS", 3)
+    runs = {0: ([1, 2, 5, 9], [1.1, 1.3, 1.2, 1.15]), 1: ([1, 3, 5, 11], [1.1, 1.1, 1.2, 1.05])}
+    monkeypatch.setattr(checks, "rms_by_depth", runs.get)
+    monkeypatch.setattr(checks, "SEEDS", 2)
     shown = run_parts(checks, parts=[4])
-    runs = np.array([checks.rms_by_depth(seed) for seed in range(3)])
-    plain, scaled = runs.mean(axis=0)
-    assert shown.claims["W1D2-014"] == len(shown.seeds_of["W1D2-015"]) == 3
-    assert shown.claims["W1D2-015"] == pytest.approx([plain[1] / plain[0], plain[2] / plain[1]])
-    assert shown.claims["W1D2-016"] == pytest.approx(max(scaled) / min(scaled))
-    one = runs[2, 1]
-    assert shown.seeds_of["W1D2-016"][2] == pytest.approx(max(one) / min(one))
+    assert shown.claims["W1D2-014"] == 2
+    assert shown.claims["W1D2-015"] == pytest.approx([5 / 2.5, 10 / 5])
+    np.testing.assert_allclose(shown.seeds_of["W1D2-015"], [[5 / 2, 9 / 5], [5 / 3, 11 / 5]])
+    assert shown.claims["W1D2-016"] == pytest.approx(1.2 / 1.1)
+    assert shown.seeds_of["W1D2-016"] == pytest.approx([1.3 / 1.1, 1.2 / 1.05])
+    assert table(shown, "RMS of a token")[1] == [
+        4, "2.500 (2.000 … 3.000)", "2.50", "1.200 (1.100 … 1.300)",
+    ]  # fmt: skip
 
 
 # ── 5, 6: sinusoids ──────────────────────────────────────────────────────────────────────────────
@@ -411,6 +413,22 @@ def test_tally_counts_each_multiplication(n, m, p):
 def test_training_counts_by_hand():
     forward = 2 * (48 * 12 + 12 * 48 + 5 * 7)  # one product and one sum for each weight
     assert checks.count_training([(48, 12), (12, 48), (5, 7)]) == (forward, 2 * forward)
+
+
+def test_training_counts_the_three_products_that_it_needs(monkeypatch):
+    made = []
+
+    class Watched(checks.Tally):
+        def matmul(self, A, B):
+            made.append(super().matmul(A, B))
+            return made[-1]
+
+    monkeypatch.setattr(checks, "Tally", Watched)
+    checks.count_training([(5, 7)])
+    y, x_bar, W_bar = made  # of y = W x with ones everywhere
+    np.testing.assert_array_equal(y, np.full((5, 1), 7))
+    np.testing.assert_array_equal(x_bar, np.full((7, 1), 5))
+    np.testing.assert_array_equal(W_bar, np.ones((5, 7)))
 
 
 def test_attention_counts_by_hand():
