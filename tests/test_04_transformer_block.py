@@ -387,6 +387,15 @@ def test_part_4_notices_a_leak(block, monkeypatch):
     assert show.verdicts["L2-096"] == "differs"
 
 
+@pytest.mark.parametrize("position, effect", [(1, 1e-9), (6, 1e-300), (7, 0), (12, 0)])
+def test_part_4_looks_at_every_position(block, monkeypatch, position, effect):
+    change = torch.tensor([0.0] * 6 + [1.0] * 6, dtype=F64)
+    monkeypatch.setattr(block, "effect_of_change", lambda gpt, ids: change)
+    assert run_parts(block, [4], seeds=1).claims["L2-097"] is True
+    change[position - 1] = effect
+    assert run_parts(block, [4], seeds=1).claims["L2-097"] is False
+
+
 # ── Part 5: FLOPs ────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     "d, heads, T", [(8, 1, 5), (8, 4, 5), (12, 3, 33), (1, 1, 1), (64, 4, 640)]
