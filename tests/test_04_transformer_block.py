@@ -430,6 +430,18 @@ def test_part_5_numbers(block, monkeypatch):
         assert float(attention) / float(linear) == pytest.approx(T / (6 * d), rel=1e-2)
 
 
+@pytest.mark.parametrize("id, extra", [("L2-098", (2, 0)), ("L2-099", (0, 2))])
+def test_part_5_claims_exact_counts(block, monkeypatch, id, extra):
+    def count(d, heads, T):
+        wrong = T == 2**17  # one product too many, in the last row only
+        return 24 * T * d * d + wrong * extra[0], 4 * T * T * d + wrong * extra[1]
+
+    monkeypatch.setattr(block, "time_threads", lambda show: None)
+    monkeypatch.setattr(block, "count_flops", count)
+    claims = run_parts(block, [5]).claims
+    assert [claims["L2-098"], claims["L2-099"]] == [id != "L2-098", id != "L2-099"]
+
+
 def test_timing_compares_one_thread_with_all_and_puts_them_back(block, monkeypatch):
     used = []
 
