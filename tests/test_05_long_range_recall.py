@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from companion import ROOT, Recorder
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
@@ -84,6 +85,8 @@ def test_streams_are_owned(few_tests):
     one = recall.new_model("Elman", 0).rnn.weight_hh_l0
     assert torch.equal(one, recall.new_model("Elman", 0).rnn.weight_hh_l0)
     assert not torch.equal(one, recall.new_model("Elman", 1).rnn.weight_hh_l0)
+    other = recall.new_model("LSTM b_f=3", 0).rnn.weight_hh_l0
+    assert not torch.equal(other, recall.new_model("LSTM b_f=1", 0).rnn.weight_hh_l0)
     draw = lambda *name: torch.rand((), generator=recall.stream(*name)).item()  # noqa: E731
     assert draw("data", 1) == draw("data", 1)
     assert len({draw("data", n) for n in range(20)} | {draw("test", n) for n in range(20)}) == 40
@@ -141,6 +144,13 @@ def test_last_state_passes_a_finite_difference_check(T, B, H, seed):
     before = a.detach().clone()
     assert torch.autograd.gradcheck(recall.LastState.apply, (a, W_hh))
     assert torch.equal(a, before)  # the in-place steps work on a copy
+
+
+def test_last_state_leaves_the_gradient_that_it_is_given_alone():
+    a, W_hh = torch.randn(4, 2, 3, requires_grad=True), torch.eye(3, requires_grad=True)
+    grad = torch.ones(2, 3)
+    torch.autograd.grad(recall.LastState.apply(a, W_hh), (a, W_hh), grad)
+    assert torch.equal(grad, torch.ones(2, 3))
 
 
 def test_last_state_is_nn_rnn():
@@ -438,6 +448,43 @@ def test_cuts(few_tests, monkeypatch):
                     block.attn.extra_mask = None
 
 
+def test_which_links_are_cut(monkeypatch):
+    """d = 3: `?` is position 4, the key position 0; the control cuts one distractor, 1 to 3."""
+    calls = []
+
+    def spy(gpt, queries, target, layers, heads):
+        def places(where, size):
+            if isinstance(where, slice):
+                return set(range(size)[where])
+            return set(where) if isinstance(where, tuple) else {where}
+
+        calls.append((places(queries, 5), target, places(layers, 2), places(heads, 2)))
+        return nullcontext()
+
+    monkeypatch.setattr(recall, "INSIDE", [3])
+    monkeypatch.setattr(recall, "cut", spy)
+    state = recall.new_model("Transformer", 0).state_dict()
+    names = [name[0] for name in recall.accuracy_after_cuts(("Transformer", 0, state))]
+    control = calls[len(names)][1]
+    assert len(calls) == 2 * len(names) and 1 <= control <= 3
+    both = {0, 1}
+    for target, found in ((0, calls[: len(names)]), (control, calls[len(names) :])):
+        later = set(range(target + 1, 5))
+        assert dict(zip(names, found)) == {
+            "nothing": ({4}, target, set(), both),
+            "layer 1, head 1": ({4}, target, {0}, {0}),
+            "layer 1, head 2": ({4}, target, {0}, {1}),
+            "layer 2, head 1": ({4}, target, {1}, {0}),
+            "layer 2, head 2": ({4}, target, {1}, {1}),
+            "layer 1": ({4}, target, {0}, both),
+            "layer 2": ({4}, target, {1}, both),
+            "every layer": ({4}, target, both, both),
+            "layer 1, every later query": (later, target, {0}, both),
+            "layer 2, every later query": (later, target, {1}, both),
+            "every layer, every later query": (later, target, both, both),
+        }
+
+
 # ── the parts ────────────────────────────────────────────────────────────────────────────────────
 def fake_run(accuracy=1.0, bits=3.0, loss=0.0):
     return recall.Run([loss] * 200, (accuracy,) * 9, (bits,) * 9, {})
@@ -475,7 +522,8 @@ def test_part_3_asks_whether_bias_3_learned_at_either_rate(monkeypatch):
             ("Elman", 3e-3): fake_run(loss=2.1),
             ("LSTM b_f=1", 3e-3): fake_run(loss=2.2),
         }
-        by_training |= {("Transformer", 1e-3): fake_run(0.75)}
+        seen_far_only = recall.Run([0.0], (0.75, *(1.0,) * 8), (3.0,) * 9, {})
+        by_training |= {("Transformer", 1e-3): seen_far_only}
 
         def trained(show, wanted):
             assert all((low, high) == (50, 100) for _, low, high, _ in wanted)
@@ -555,11 +603,15 @@ def settings_inside(task):
 
 
 def test_a_task_runs_on_one_thread_without_denormals_and_leaves_both_as_they_were():
-    threads = torch.get_num_threads()
-    found = recall.in_processes(Recorder(jobs=1), settings_inside, [3, 1, 2], ("tasks", "任务"))
-    assert found == [(3, 1, 0.0), (1, 1, 0.0), (2, 1, 0.0)]  # in the order of the tasks
-    assert torch.get_num_threads() == threads
-    assert settings_inside(0)[2] > 0
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = recall.in_processes(Recorder(jobs=1), settings_inside, [3, 1, 2], ("tasks", "任务"))
+        assert found == [(3, 1, 0.0), (1, 1, 0.0), (2, 1, 0.0)]  # in the order of the tasks
+        assert torch.get_num_threads() == 2
+        assert settings_inside(0)[2] > 0
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.slow
