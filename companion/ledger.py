@@ -52,7 +52,10 @@ class Claim:
             return self.right
         if self.high == math.inf:
             return f"≥ {self.low:g}"
-        return f"≤ {self.high:g}" if self.low == -math.inf else f"{self.low:g} … {self.high:g}"
+        if self.low == -math.inf:
+            return f"≤ {self.high:g}"
+        low, high = f"{self.low:g}", f"{self.high:g}"
+        return f"{low} ± {(self.high - self.low) / 2:.0e}" if low == high else f"{low} … {high}"
 
 
 @cache

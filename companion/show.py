@@ -20,7 +20,7 @@ from rich.text import Text
 
 COLOURS = {"ok": "green", "differs": "bold red", "erratum": "yellow"}
 PLAINER = {
-    "§": "sec. ", "·": "-", "×": "x", "√": "sqrt ", "→": "->", "←": "<-", "↦": "->", "≈": "~",
+    "§": "sec. ", "·": "*", "×": "x", "√": "sqrt ", "→": "->", "←": "<-", "↦": "->", "≈": "~",
     "≤": "<=", "≥": ">=", "≠": "!=", "≪": "<<", "±": "+-", "−": "-", "–": "-", "—": "--",
     "…": "...", "∞": "inf", "∂": "d", "∇": "grad ", "‖": "||", "∝": "~", "⊙": "*", "⋅": "*",
     "∈": "in", "∘": "*", "∑": "sum", "∏": "prod", "⊤": "T", "°": " deg", "″": '"', "′": "'",
@@ -211,6 +211,7 @@ class Printer:
         """The text in characters that stdout can take: √ → sqrt, × → x."""
         if self.can(text):
             return text
+        text = text.replace(" · ", " - ")  # between words; within a formula it is a product
         return "".join(c if self.can(c) else self._plainer_symbol(c) for c in text)
 
     def _plainer_symbol(self, c):
