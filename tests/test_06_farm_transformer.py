@@ -289,6 +289,15 @@ def test_weights_of_another_model_under_our_key(farm06):
     assert torch.equal(fresh, rebuilt) and len(notes) == 1
 
 
+def test_a_cache_made_with_other_settings_is_not_used(farm06, monkeypatch):
+    fresh, _ = rnn_weights(farm06)
+    monkeypatch.setattr(farm06, "RNN_RATE", 1e-2)
+    other, notes = rnn_weights(farm06)
+    assert not torch.equal(fresh, other)
+    assert len(notes) == 1 and "other settings" in notes[0]
+    assert rnn_weights(farm06)[1] == []
+
+
 CHANGES = {"RNN_RATE": 1e-3, "RNN_BATCH": 16, "CLIP": 0.5, "TRAINING": 300}
 
 
