@@ -491,7 +491,7 @@ def prune(words, logp, keep):
     """Keep the `keep` pieces whose removal would cost the corpus most.
 
     Without a piece its tokens are spelt with its second-best segmentation; if there is none it
-    stays, if its own best segmentation is not itself it goes.
+    stays. What no word's best segmentation uses goes.
     """
     used = count_used(words, logp)
     total = sum(used.values())
@@ -502,7 +502,7 @@ def prune(words, logp, keep):
         instead, _ = viterbi(piece, logp, whole=False)
         if not instead or not logp.keys() >= set(instead):  # nothing else spells it
             kept[piece] = score
-        elif used[piece] and viterbi(piece, logp)[0] == [piece]:
+        elif used[piece]:
             cost[piece] = removal_cost(piece, instead, used, total)
     kept |= {piece: logp[piece] for piece in highest(cost)[: max(0, keep - len(kept))]}
     return with_unknown(kept)

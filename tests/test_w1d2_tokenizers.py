@@ -256,6 +256,12 @@ def test_em_is_sentencepieces(tok, words, rounds):
     assert {p for p in ours if used[p] and len(p) > 1} == {p for p in theirs if len(p) > 1}
 
 
+def test_of_two_equal_segmentations_the_longer_last_piece_wins(tok):
+    logp = tok.with_unknown({"a": -1.0, "b": -1.0, "ab": -2.0, "c": -1.0})
+    assert tok.viterbi("ab", logp) == (["ab"], -2.0)
+    assert tok.viterbi("cab", logp) == (["c", "ab"], -3.0)
+
+
 def test_count_used(tok):
     logp = tok.with_unknown({"a": -2.0, "b": -2.0, "ab": -1.0})
     assert tok.count_used({"aba": 3, "abab": 2, "b": 5}, logp) == {"ab": 7, "a": 3, "b": 5}
@@ -293,7 +299,7 @@ def test_prune_keeps_what_costs_most(tok):
     letters = set("abcdx") | {"[UNK]", "ef"}  # ef: there is no e and no f to spell it with
     assert set(tok.prune(words, logp, 8)) == letters | {"ab", "cd"}
     assert set(tok.prune(words, logp, 7)) == letters | {"ab"}
-    assert set(tok.prune(words, logp, 1)) == letters
+    assert set(tok.prune(words, logp, 5)) == set(tok.prune(words, logp, 1)) == letters
     # unused (bc), and split by its own best segmentation (abcd): gone however many may stay
     assert set(tok.prune(words, logp, 99)) == letters | {"ab", "cd"}
     assert tok.prune(words, logp, 8)["ab"] == -2.0
@@ -320,7 +326,10 @@ def test_unigram_training(tok, size):
 
 
 def test_unigram_stops_where_nothing_is_left(tok):
-    assert len(tok.train_unigram(HUG, 99)) < 20
+    logp = tok.train_unigram(HUG, 99)
+    assert len(logp) < 20
+    # EM has no use for the letter b: it comes back with the score of the least probable piece
+    assert logp["b"] == min(score for piece, score in logp.items() if piece in HUG)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
@@ -432,6 +441,21 @@ def test_verdicts_do_not_depend_on_the_corpus(tok, letters, size, monkeypatch):
     assert all(equal == of for _, equal, of in table)
     splits = show.tables[f"Unigram, vocabulary {size:,}"][1][-1]
     assert splits[1] == splits[2]
+    default, identity, exact = show.tables["decode(encode(text)) == text"][1]
+    assert all(exact[1:]) and not all(identity[1:]) and not all(default[1:])
+
+
+def test_drawn_shares_are_beside_their_probabilities(tok, monkeypatch):
+    monkeypatch.setattr(tok, "SAMPLED", "rots")
+    monkeypatch.setattr(tok, "DRAWS", 3000)
+    show = run_parts(tok, [3], options=corpus(TEXT, SMALL))
+    rows = next(rows for t, (_, rows) in show.tables.items() if t.startswith("Subword"))
+    shares = [float(row[2]) for row in rows]
+    assert len(rows) > 4 and 0.9 < sum(shares) <= 1.001
+    assert [row[4] for row in rows] == list(range(1, len(rows) + 1))  # SentencePiece's order
+    assert [row[5] for row in rows] == ["*"] + [""] * (len(rows) - 1)
+    for share, row in zip(shares, rows):
+        assert abs(float(row[3]) - share) < 5 * math.sqrt(share * (1 - share) / 3000) + 1e-3
 
 
 def test_parts_alone_measure_what_they_measure_together(tok, monkeypatch):
