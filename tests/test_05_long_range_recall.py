@@ -616,7 +616,7 @@ def test_a_task_runs_on_one_thread_without_denormals_and_leaves_both_as_they_wer
 
 @pytest.mark.slow
 def test_numbers_are_the_same_for_any_jobs_and_threads():
-    tasks = [recall.Training(name, 1, 4, 1e-3, 4, seed) for name in NAMES for seed in (0, 1)]
+    tasks = [recall.Training(name, 1, 4, 1e-3, 4, 0) for name in NAMES]
 
     def run(jobs, threads):
         before = torch.get_num_threads()
