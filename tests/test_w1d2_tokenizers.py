@@ -441,6 +441,9 @@ def test_verdicts_do_not_depend_on_the_corpus(tok, letters, size, monkeypatch):
     assert all(equal == of for _, equal, of in table)
     splits = show.tables[f"Unigram, vocabulary {size:,}"][1][-1]
     assert splits[1] == splits[2]
+    hug = show.tables["WordPiece on the hug corpus"][1]
+    assert [row[-1] for row in hug] == ["##ug", "##un", "hug", "pun", "pug", "hugs", "bun"]
+    assert [row[1] for row in hug][:2] == ["##g + ##s", "##u + ##g"]
     default, identity, exact = show.tables["decode(encode(text)) == text"][1]
     assert all(exact[1:]) and not all(identity[1:]) and not all(default[1:])
 
@@ -526,13 +529,15 @@ def home(tok, tmp_path, monkeypatch):
             self.send_response(200)
             self.end_headers()
             with suppress(OSError):  # whoever asked may have given up
-                self.wfile.write(server.data)
+                for n in range(0, len(server.data), 1000):
+                    self.wfile.write(server.data[n : n + 1000])
+                    time.sleep(server.pause)
 
         def log_message(self, *args):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.delay, server.data = 0, 0, TEXT.encode()
+    server.asked, server.delay, server.pause, server.data = 0, 0, 0, TEXT.encode()
     threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     monkeypatch.setattr(tok, "CORPUS_HOME", f"http://127.0.0.1:{server.server_port}/input.txt")
     monkeypatch.setattr(tok, "CORPUS_SHA256", sha256(TEXT.encode()).hexdigest())
@@ -579,6 +584,13 @@ def test_a_slow_home_is_given_up(tok, home, monkeypatch):
     _, _, note = tok.default_corpus()
     assert time.perf_counter() - start < 0.9
     assert "no answer within 0.2 s" in note[0] or "timed out" in note[0]
+
+
+def test_a_dripping_home_is_given_up(tok, home, monkeypatch):
+    """Each wait is short, all together are not."""
+    monkeypatch.setattr(tok, "TIME_LIMIT", 0.3)
+    home.pause = 0.1  # some thirty times
+    assert tok.download(tok.CORPUS_HOME) == (None, "no answer within 0.3 s")
 
 
 def test_an_endless_file_is_cut_off(tok, home, monkeypatch):
