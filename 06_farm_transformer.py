@@ -552,7 +552,8 @@ def uniform_attention(T):
     attn = MultiHeadAttention(2, 1).double()
     nn.init.zeros_(attn.W_q.weight)
     nn.init.zeros_(attn.W_q.bias)
-    return attn.attention(torch.ones(1, T, 2, dtype=torch.float64))[0, 0].detach()
+    tokens = torch.arange(2.0 * T, dtype=torch.float64).view(1, T, 2)  # no two alike
+    return attn.attention(tokens)[0, 0].detach()
 
 
 # %% Part 4 · §6.4 ─────────────────────────────────────────────────────────────────────────────────
