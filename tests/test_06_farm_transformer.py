@@ -25,8 +25,13 @@ def farm06(script, monkeypatch, tmp_path):
     return module
 
 
-def mixed_batch(size=12):
-    return farm.encode(farm.corpus(size, "test of the losses"))
+def mixed(size=12):
+    """Sentences of many lengths; the last two hold the same words in another order."""
+    pair = [
+        f"the {a} near the {b} sleeps in the barn . </s>"
+        for a, b in [("dog", "cat"), ("cat", "dog")]
+    ]
+    return farm.corpus(size, "test of the losses") + tuple(tuple(one.split()) for one in pair)
 
 
 def plain_loss(model, ids):
@@ -66,8 +71,8 @@ CONSTANT = Written(lambda words: verbs_of(farm.PLURAL))
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fast_loss_is_the_plain_models(farm06, kind):
-    model, ids = farm06.new_model(kind, 0).double(), mixed_batch()
-    assert len({len(words) for words in farm.corpus(12, "test of the losses")}) > 3
+    model, ids = farm06.new_model(kind, 0).double(), farm.encode(mixed())
+    assert len({len(words) for words in mixed()}) > 3
     fast, plain = farm06.LOSS.get(kind, farm06.gpt_loss)(model, ids), plain_loss(model, ids)
     assert fast.item() == pytest.approx(plain.item(), rel=1e-12)
     parameters = list(model.parameters())
@@ -79,14 +84,14 @@ def test_each_prefix_is_computed_once(farm06):
     rows = []
     model = farm06.new_model("none", 0)
     model.final_norm.register_forward_hook(lambda module, args, x: rows.append(len(x)))
-    farm06.gpt_loss(model, mixed_batch(32))
-    sentences = farm.corpus(32, "test of the losses")
+    farm06.gpt_loss(model, farm.encode(mixed(32)))
+    sentences = mixed(32)
     prefixes = {words[:t] for words in sentences for t in range(len(words))}
     assert rows == [len(prefixes)] and len(prefixes) < 0.85 * sum(map(len, sentences))
 
 
 def test_padding_changes_nothing(farm06):
-    ids = mixed_batch()
+    ids = farm.encode(mixed())
     wider = F.pad(ids, (0, 5))
     for kind in KINDS:
         model, loss = farm06.new_model(kind, 1), farm06.LOSS.get(kind, farm06.gpt_loss)
