@@ -608,6 +608,7 @@ def part4_cut(show):
             values = [score[s][name] for s in seeds]
             ax.barh(place, values[0], color="C3" if name == "subject" else "C0", alpha=0.6)
             ax.plot(values, [place] * len(seeds), "k|", markersize=9)
+            ax.text(0.015, place, three(values[0]), va="center")
         ax.set_yticks(range(len(names)), [labels[name][0] for name in names])
         ax.axvline(0.5, color="grey", linestyle=":", linewidth=1)
         ax.set(xlim=(0, 1.03), xlabel=f"accuracy at k = {K} (bar: seed 0, ticks: every seed)")
