@@ -409,8 +409,13 @@ def part3_long_only(show):
 
     claim(show, "L2-113", [[run.loss for run in pair] for pair in zip(elman, lstm)])
     both_rates = zip(bias3, bias3_slow)
-    claim(show, "L2-114", [not any(r.accuracy[-1] >= SOLVED for r in pair) for pair in both_rates])
+    claim(show, "L2-114", [not any(beats_chance(run) for run in pair) for pair in both_rates])
     claim(show, "L2-115", [min(run.accuracy) for run in transformer])
+
+
+def beats_chance(run):
+    """Does it answer the largest tested distance more than twice as often as a guess would?"""
+    return run.accuracy[-1] > 2 / KEYS
 
 
 # %% Part 4 · §5.5 ─────────────────────────────────────────────────────────────────────────────────
@@ -645,11 +650,11 @@ def part7_sweep(show):
     wanted = [("LSTM b_f=3", LONG_ONLY, FAR, rate) for rate in SWEEP_RATES]
     named = {}
     for rate, group in zip(SWEEP_RATES, trained(show, wanted, SWEEP_SEEDS)):
-        learned = sum(run.accuracy[-1] >= SOLVED for run in group)
+        learned = sum(beats_chance(run) for run in group)
         named[f"{rate:g}: {learned} / {len(group)}"] = [[*run.accuracy, run.loss] for run in group]
-    title = f"LSTM b_f=3, d ∈ [{LONG_ONLY}, {FAR}]: seeds that learn; accuracy; loss"
-    chinese = f"LSTM b_f=3，d ∈ [{LONG_ONLY}, {FAR}]：学会的种子数、准确率、损失"
-    header = [("learning rate: learned", "学习率：学会"), "", *(f"d = {d}" for d in TESTED)]
+    title = f"LSTM b_f=3, d ∈ [{LONG_ONLY}, {FAR}]: seeds that beat chance; accuracy; loss"
+    chinese = f"LSTM b_f=3，d ∈ [{LONG_ONLY}, {FAR}]：胜过乱猜的种子数、准确率、损失"
+    header = [("learning rate: seeds", "学习率：种子数"), "", *(f"d = {d}" for d in TESTED)]
     table_of_seeds(show, (title, chinese), [*header, ("loss", "损失")], named)
 
 

@@ -535,6 +535,8 @@ def test_part_3_asks_whether_bias_3_learned_at_either_rate(monkeypatch):
     assert claims(stuck, stuck)["L2-114"] is True
     assert claims(stuck, learned)["L2-114"] is False
     assert claims(learned, stuck)["L2-114"] is False
+    assert claims(stuck, fake_run(7 / 8))["L2-114"] is False  # one key missing is no failure
+    assert claims(fake_run(0.2), stuck)["L2-114"] is True
     assert claims(stuck, learned)["L2-113"] == pytest.approx([2.1, 2.2])
     assert claims(stuck, learned)["L2-115"] == 0.75
 
