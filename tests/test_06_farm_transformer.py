@@ -200,7 +200,8 @@ def test_models_are_trained_once_and_shared(farm06, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_changes_nothing(farm06):
+def test_the_number_of_processes_changes_nothing(farm06, monkeypatch):
+    monkeypatch.setattr(farm06, "TRAINING", 20_000)  # workers import the script as it is published
     weights = []
     for jobs in (1, 2):
         farm06.KEPT.clear()
@@ -648,8 +649,11 @@ def test_part_3_takes_the_best_head_of_layer_1(untrained, monkeypatch):
     assert table["distractors before the query"][4] == "0.980"
 
 
-def test_part_5_separates_seen_from_unseen_lengths(untrained):
+def test_part_5_separates_seen_from_unseen_lengths(untrained, monkeypatch):
+    kinds = {"learned": 2.1, "sinusoidal": 2.2, "none": 2.3}
+    monkeypatch.setattr(untrained, "perplexity", lambda model, sentences: kinds[model.positions])
     show = run_parts(untrained, [5], seeds=2)
+    assert show.claims["L2-146"] == [2.1, 2.2, 2.3]
     assert show.claims["L2-147"] == pytest.approx([0.87, 0.77, 0.67])  # at k = 3
     lowest = {"L2-148a": 0.82, "L2-148b": 0.72, "L2-149": 0.62}  # at k = 8
     for id, value in lowest.items():
@@ -691,7 +695,8 @@ def test_senseless_constants_are_refused_in_a_line_that_names_them(farm06, monke
 
 
 @pytest.mark.slow
-def test_all_parts_run_alike_alone_and_together(farm06):
+def test_all_parts_run_alike_alone_and_together(farm06, monkeypatch):
+    monkeypatch.setattr(farm06, "TRAINING", 20_000)  # workers import the script as it is published
     together = run_parts(farm06, quick=True, seeds=2)
     farm06.KEPT.clear()
     for number in range(1, len(farm06.PARTS) + 1):
