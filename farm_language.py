@@ -205,55 +205,39 @@ def decode(ids):
     return words[: words.index(EOS) + 1] if EOS in words else words
 
 
-def describe(show):
-    """Print the grammar, ten sentences, the lengths and the bound."""
-    show.title("农场语言 · The farm language · Lecture 2, §6")
-    coins = ", ".join(f"{k} {2.0 ** -min(k + 1, MOST_PHRASES):g}" for k in range(MOST_PHRASES + 1))
-    rows = [
-        ["S", "the NOUN[n] (PREP the NOUN[any]){K} VERB[n] PLACE(VERB) TIME ."],
-        ["n", "singular 0.5, plural 0.5"],
-        ["K", coins],
-        ["NOUN", ", ".join("/".join(pair) for pair in zip(*NOUN))],
-        ["PREP", ", ".join(PREPOSITIONS)],
-        ["VERB PLACE", ", ".join(f"{v}/{w} {PLACES[w]}" for v, w in zip(*VERB))],
-        ["TIME", "nothing 0.5, " + ", ".join(f"every {time} 0.25" for time in TIMES)],
-    ]
-    header = [("symbol", "符号"), ("becomes", "展开为")]
-    show.table(
-        ("The grammar; equal chances where none are given", "文法；没写概率的都是等可能"),
-        header,
-        rows,
-    )
+def describe():
+    """Print the grammar, ten sentences, the lengths and the bound, in ASCII for every console."""
+    k = ", ".join(f"{k} {2.0 ** -min(k + 1, MOST_PHRASES):g}" for k in range(MOST_PHRASES + 1))
+    print("The grammar; equal chances where none are given")
+    print("  S            the NOUN[n] (PREP the NOUN[any]){K} VERB[n] PLACE(VERB) TIME .")
+    print("  n            singular 0.5, plural 0.5")
+    print(f"  K            {k}")
+    print("  NOUN         " + ", ".join("/".join(pair) for pair in zip(*NOUN)))
+    print("  PREP         " + ", ".join(PREPOSITIONS))
+    for one, many in zip(*VERB):
+        print(f"  VERB PLACE   {one}/{many} {PLACES[many]}")
+    print("  TIME         nothing 0.5, " + ", ".join(f"every {time} 0.25" for time in TIMES))
 
     written = corpus(20_000, "training")
-    rows = [[" ".join(words[:-1]), bits(words), len(words)] for words in written[:10]]
-    header = [("sentence", "句子"), ("bits", "比特"), ("tokens with </s>", "含 </s> 的 token 数")]
-    show.table(("Ten sentences", "十个句子"), header, rows)
+    print("\nTen sentences, with bits and tokens (</s> included)")
+    for words in written[:10]:
+        print(f"  {bits(words):2.0f} {len(words):3}   {' '.join(words[:-1])}")
 
     found = Counter(map(len, written))
-    rows = []
+    print(f"\nTokens a sentence: by the grammar, among {len(written):,} sentences")
     for tokens, p in lengths().items():
         share = found[tokens] / len(written)
-        rows.append([tokens, f"{p:.4f}", f"{share:.4f}", "#" * round(100 * share)])
-    header = [("tokens", "token 数"), ("grammar", "文法"), ("corpus", "语料"), ""]
-    show.table(
-        (f"Lengths of {len(written):,} sentences", f"{len(written):,} 句的长度"), header, rows
-    )
+        print(f"  {tokens:2}  {p:.4f}  {share:.4f}  {'#' * round(100 * share)}")
 
     mean_bits, mean_tokens = expected()
     sampled = 2 ** (sum(map(bits, written)) / sum(map(len, written)))
-    bound = f"2^({mean_bits}/{mean_tokens}) = {perplexity_bound():.6f}"
-    en = f"The language has {sentences():,} sentences. One costs {mean_bits} bits and has "
-    en += f"{mean_tokens} tokens on average, so no model's perplexity falls below {bound} "
-    en += f"({sampled:.4f} on the corpus, which holds {len(set(written)):,} different sentences)."
-    zh = f"这个语言共有 {sentences():,} 个句子，平均每句 {mean_bits} 比特、{mean_tokens} 个 token，"
-    zh += f"所以任何模型的困惑度都不会低于 {bound}"
-    zh += f"（在这份语料上是 {sampled:.4f}，其中互不相同的有 {len(set(written)):,} 句）。"
-    show.note((en, zh))
+    print(
+        f"\n{sentences():,} sentences in the language, {len(set(written)):,} of them in the corpus"
+    )
+    print(f"{mean_bits} bits and {mean_tokens} tokens in a mean sentence")
+    print(f"no model's perplexity falls below 2^({mean_bits}/{mean_tokens}) = ", end="")
+    print(f"{perplexity_bound():.6f} ({sampled:.4f} on this corpus)")
 
 
 if __name__ == "__main__":
-    from companion.cli import default_language
-    from companion.show import Show
-
-    describe(Show(lang=default_language()))
+    describe()
