@@ -589,6 +589,8 @@ def test_generate_repeats_with_its_generator():
     assert torch.equal(draw[0], draw[1])
     assert not torch.equal(draw[0], draw[2])
     assert torch.equal(draw[0][:, :3], ids)
+    plain = gpt.generate(ids, 9, 1.0, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(draw[0], plain)  # temperature 1 is the default
 
 
 # ── wrong input ──────────────────────────────────────────────────────────────────────────────────
@@ -602,6 +604,7 @@ WRONG = {
     "d_model must be even .* got 7": lambda: lm.sinusoidal_positions(5, 7),
     "max_len must be a whole number": lambda: lm.sinusoidal_positions(0, 8),
     "base must be a finite number above 0, got -1": lambda: lm.sinusoidal_positions(5, 8, base=-1),
+    "base must be a finite number above 0, got 0": lambda: lm.sinusoidal_positions(5, 8, base=0),
     "n_heads must divide d_model, got 3 and 8": lambda: lm.MultiHeadAttention(8, 3),
     "n_heads must be a whole number, 1 or more, got 0": lambda: lm.MultiHeadAttention(8, 0),
     "n_heads must be a whole number, 1 or more, got True": lambda: lm.MultiHeadAttention(8, True),
