@@ -1,4 +1,4 @@
-"""The farm language: grammar, corpus, exact entropy · Lecture 2, §6
+"""农场语言 · The farm language: grammar, corpus, exact entropy · Lecture 2, §6
 
     S → the NOUN[n] (PREP the NOUN[any]){K} VERB[n] PLACE(VERB) [every day | every night] .
 
