@@ -659,6 +659,7 @@ def test_the_limits_themselves_are_allowed():
     assert gpt.generate(IDS[:, :1], 2, top_k=9).shape == (2, 3)
     assert gpt(IDS[:0]).shape == (0, 3, 9)  # an empty batch is a batch
     assert lm.MultiHeadAttention(8, 8)(X).shape == X.shape
+    assert lm.sinusoidal_positions(2, 2, base=0.5)[1, 0] == math.sin(1)
 
 
 def test_a_model_moves_whole():
