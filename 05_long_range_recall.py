@@ -591,7 +591,7 @@ def explained(written, group):
 
 # %% Part 6 · §5.6 made causal ─────────────────────────────────────────────────────────────────────
 def part6_cut(show):
-    """§5.6、§6.4 · 切断 ? 到键的连线（讲义没有的干预）· Cutting the link from ? to the key"""
+    """§5.6、§6.4 · 切断 ? 到键的连线（讲义没有的干预） · Cutting the link from ? to the key"""
     check_constants()
     tasks = models_of(show, ("Transformer", 1, FAR, LR_TRANSFORMER))
     by_seed = in_processes(show, accuracy_after_cuts, tasks, ("cuts", "切断"))
