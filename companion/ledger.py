@@ -32,6 +32,7 @@ class Claim:
     slack: int = 0
     why_en: str = ""
     why_zh: str = ""
+    lecture_zh: str = ""  # the lecture's own words, where `lecture` is words
 
     def __post_init__(self):
         if self.check not in CHECKS:

@@ -140,7 +140,8 @@ class Show(Recorder):
         for c in claims:
             value = written(c, self.claims[c.id]) + self._spread(c)
             label = c.zh if self.lang == "zh" else c.en
-            rows.append([c.id, label, value, c.lecture, c.bounds, self.verdicts[c.id]])
+            lecture = (self.lang == "zh" and c.lecture_zh) or c.lecture
+            rows.append([c.id, label, value, lecture, c.bounds, self.verdicts[c.id]])
         self.out.print("")
         self.out.table(words, rows)
         for c in claims:
