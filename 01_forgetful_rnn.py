@@ -1,7 +1,8 @@
 """01 · 会遗忘的 RNN · The forgetful RNN · Lecture 2, §2.2–2.4
 
 A contraction forgets, an integrator drifts, a latch hides its gradient; a gated, additive memory
-does none of the three. The task throughout: has a one been seen in both input units so far?
+does none of the three. The slide's task, in parts 1 and 4: has a one been seen in both input units
+so far?
 
     python 01_forgetful_rnn.py            every part
     python 01_forgetful_rnn.py --part 2   one part
@@ -26,7 +27,7 @@ INPUT_GAIN, INPUT_BIAS = 40.0, -20.0  # the hand-set LSTM: i = σ(INPUT_GAIN x +
 FORGET_BIAS = 20.0  # and f = σ(FORGET_BIAS)
 SEED = 0
 
-F64 = torch.float64  # the residues and the gradients down to 1e-115 need it
+F64 = torch.float64  # 1 - f = 2e-9 and gradients down to 1e-115 need it
 
 
 # %% Part 1 · §2.2 ─────────────────────────────────────────────────────────────────────────────────
@@ -265,7 +266,7 @@ def draw_dilemma(show):
     d = torch.arange(1, LONG + 1, dtype=F64)
     kept = latch(blank[:, :1], h_3)[1:, 0]  # (T,)
     slope = (GAIN * kept * (1 - kept)).cumprod(dim=0)  # (T,): the chain rule, step by step
-    designs = {  # what is left of a one; noisy runs without one; the gradient to it
+    designs = {  # what is left of a one; noisy runs without; the gradient to the state just written
         "contraction": (DECAY**d, linear_rnn(x, eye, DECAY * eye)[1:], DECAY**d),
         "integrator": (d**0, linear_rnn(x, eye, eye)[1:], d**0),
         "latch": (kept, latch(x)[1:], slope),
@@ -279,7 +280,7 @@ def draw_dilemma(show):
         memory.set(xscale="log", title="Memory: what is left of a one", ylim=(-0.05, 1.1))
         spread.set(xscale="log", yscale="log", title="Noise: standard deviation of the state")
         gradient.set(xscale="log", yscale="log", ylim=(1e-120, 1e6))
-        gradient.set_title("Gradient back to the one")
+        gradient.set_title("Gradient back to the state just written")
         for ax in (memory, spread, gradient):
             ax.set_xlabel("steps")
         memory.legend()

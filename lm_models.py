@@ -68,9 +68,11 @@ class LSTMCell(nn.Module):
         h, c = (None, None) if state is None else state
         h, c = _state("h", h, x, self.hidden_size), _state("c", c, x, self.hidden_size)  # (B, H)
         gates = x @ self.weight_ih.T + self.bias_ih + h @ self.weight_hh.T + self.bias_hh  # (B, 4H)
-        i, f, g, o = gates.chunk(4, dim=1)  # (B, H) each
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)  # the additive update
-        h = torch.sigmoid(o) * torch.tanh(c)
+        a_i, a_f, a_g, a_o = gates.chunk(4, dim=1)  # (B, H) each, before σ and tanh
+        i, f, o = torch.sigmoid(a_i), torch.sigmoid(a_f), torch.sigmoid(a_o)
+        g = torch.tanh(a_g)  # the candidate, the lecture's c̃
+        c = f * c + i * g  # the additive update
+        h = o * torch.tanh(c)
         return h, c
 
 
@@ -256,7 +258,8 @@ class GPT(nn.Module):
     """Embedding + positions, n_layers causal blocks, final LN (pre-norm), output tied (§4.6).
 
     positions: "learned" (a table), "sinusoidal" (fixed) or "none" (the causal mask alone).
-    Matrices and embeddings start from N(0, 0.02²), biases from 0, as GPT-2's do.
+    Matrices and embeddings start from N(0, 0.02²), biases from 0; GPT-2 also divides W_o and
+    W_2 by √(2 n_layers) at the start.
     forward: ids (B, T) → logits (B, T, V), with T up to max_len.
     """
 

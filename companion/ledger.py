@@ -151,12 +151,12 @@ def judge(claim, value):
     return "ok" if agrees and values else "differs"
 
 
-def written(claim, value):
+def written(claim, value, lang="en"):
     """A measured value as text, with two digits more than the lecture prints."""
     if isinstance(value, list):
-        return "[" + ", ".join(written(claim, one) for one in value) + "]"
+        return "[" + ", ".join(written(claim, one, lang) for one in value) + "]"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return {"en": ("no", "yes"), "zh": ("否", "是")}[lang][value]
     if isinstance(value, int):
         return f"{value:,}"
     if not isinstance(value, float) or not math.isfinite(value):

@@ -138,7 +138,7 @@ class Show(Recorder):
         claims = [load_claims()[id] for id in self.in_part]
         rows = []
         for c in claims:
-            value = written(c, self.claims[c.id]) + self._spread(c)
+            value = written(c, self.claims[c.id], self.lang) + self._spread(c)
             label = c.zh if self.lang == "zh" else c.en
             lecture = (self.lang == "zh" and c.lecture_zh) or c.lecture
             rows.append([c.id, label, value, lecture, c.bounds, self.verdicts[c.id]])
@@ -156,7 +156,7 @@ class Show(Recorder):
         if len(values) < 2:
             return ""
         agree = sum(judge(claim, value) in ("ok", "erratum") for value in values)
-        of = f"{agree} / {len(values)} seeds"
+        of = f"{agree} / {len(values)} " + self.say(("seeds", "个种子"))
         if any(isinstance(v, bool | list) for v in values):
             return f" ({of})"
         three = min(values), statistics.median(values), max(values)

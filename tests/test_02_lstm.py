@@ -162,7 +162,7 @@ def test_parameter_counts_are_the_formulas(E, H, V):
     assert show.claims["L2-159"] == 4 * h * (e + h + 2)
     assert models[0][1:] == [V * E, elman, H * V + V, V * E + elman + H * V + V]
     few = H * (E + H)
-    assert f"{4 * few:,} multiplications against {few:,}, 4 times" in show.notes[0]
+    assert f"{4 * few:,} multiplications to {few:,}, 4 times" in show.notes[0]
 
 
 @pytest.mark.slow
