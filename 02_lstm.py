@@ -478,11 +478,10 @@ def part5_time(show):
 
     ratios = ", ".join(f"{ours / nn_lstm:.1f}" for ours, nn_lstm, _ in times[: len(BATCHES)])
     en = f"Our LSTM / nn.LSTM at B = {BATCHES}, T = {T_first}: {ratios}. On a CPU nn.LSTM runs in "
-    en += (
-        "oneDNN, which nn.GRU does not: its loop is in C++, but each step is many small operations."
-    )
+    en += "oneDNN, which nn.GRU does not: its loop is in C++, but a step is many small operations."
     zh = f"B = {BATCHES}、T = {T_first} 时，手写 / nn.LSTM 为 {ratios}。"
-    zh += "CPU 上 nn.LSTM 由 oneDNN 计算，nn.GRU 则不是：它的循环虽然写在 C++ 里，每一步仍要付许多小运算的开销。"
+    zh += "CPU 上 nn.LSTM 由 oneDNN 计算，nn.GRU 则不是："
+    zh += "它的循环虽然写在 C++ 里，每一步仍要付许多小运算的开销。"
     show.note((en, zh))
 
     over_T = torch.tensor(times[len(BATCHES) - 1 :], dtype=F64)  # (lengths, 3), all at BATCHES[-1]
