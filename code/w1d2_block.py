@@ -320,8 +320,9 @@ def part5_defaults(show):
         rows.append([show.say((en, zh)), as_default, set_right])
 
     add(
-        "norm_first=False is post-LN: RMS of the output for a 100 times larger input",
-        "norm_first=False 是 Post-LN：输入放大 100 倍后输出的 RMS",
+        "norm_first=False is post-LN, no residual path stays free of LayerNorm: RMS of the output"
+        " for a 100 times larger input",
+        "norm_first=False 是 Post-LN，残差通路也被归一化：输入放大 100 倍后输出的 RMS",
         *(response_to_scale(norm_first) for norm_first in (False, True)),
     )
     add(
@@ -497,10 +498,11 @@ def part6_positions(show):
         image = heat.imshow(pe[:256].numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
         heat.set(xlabel="dimension", ylabel="position t", title=f"pe, d = {WIDTH}")
         heat.figure.colorbar(image, ax=heat)
-        curve.plot((pe @ pe[0]).numpy(), linewidth=0.8)
+        wide = SinusoidalPositions(128).pe  # group 6's d
+        curve.plot((wide @ wide[0]).numpy(), linewidth=0.8)
         curve.axhline(0, color="grey", linewidth=0.8)
         curve.set(xlabel="distance k", ylabel="$p_0 \\cdot p_k$")
-        curve.set_title("Dot products: large when near, not monotonic")
+        curve.set_title("d = 128, as in group 6: large when near, not monotonic")
 
 
 def error_of(function):
