@@ -36,8 +36,8 @@ LENGTHS = [1024, 2048, 4096]  # T in group 9
 CORPUS = [("hug", 10), ("pug", 5), ("pun", 12), ("bun", 4), ("hugs", 5)]
 NEW_WORDS = ["pugs", "bug", "puns", "gun"]  # encoded with what the corpus taught
 # Unigram: pieces and how often each is used, out of 100. The lecture prints three results only;
-# hug, s and hugs follow from them, the rest is ours. Seven segmentations of "hugs" need one of
-# its possible pieces missing: "ugs".
+# hug, s and hugs follow from them, the rest is ours. Seven segmentations of "hugs" need exactly
+# one of "ug" and "ugs" missing: here "ugs".
 PIECES = [("h", 15), ("u", 20), ("g", 16), ("s", 6), ("hu", 7), ("ug", 14), ("gs", 4)]
 PIECES += [("hug", 15), ("hugs", 3)]
 WORD = "hugs"
@@ -148,7 +148,7 @@ def show_gaps(show):
             say((f"spread of tokens, {GAP_LAYERS} layers", f"{GAP_LAYERS} 层后 token 的离散度")),
             spread(attention),
             say(("residual connection, §2", "残差连接，§2")),
-            spread(lambda y, W: y + attention(layer_norm(y), W)),
+            spread(lambda y, W: y + attention(y, W)),
         ],
         [
             say(("with residuals the scale explodes", "有了残差，数值尺度又会爆炸")),
@@ -165,7 +165,7 @@ def show_gaps(show):
             order_counts(places),
         ],
     ]
-    header = [("gap", "缺口"), ("measured", "测的是"), ("without", "没有补丁")]
+    header = [("gap", "缺口"), ("measured", "测量的量"), ("without", "没有补丁")]
     header += [("patch", "补丁"), ("with", "有补丁")]
     title = ("§0.1 Attention alone has four gaps; a block patches them", "§0.1 四个缺口与四个补丁")
     show.table(title, header, rows)
@@ -177,7 +177,7 @@ def show_two_memories(show):
         ["query", "q_t, projected from x_t", "x_t itself"],
         ["keys", "k_j, from the text", "rows of W_1"],
         ["values", "v_j, from the text", "columns of W_2"],
-        ["weight of a slot", "softmax: positive, all sum to 1", "σ(k_i x + b_i): each by itself"],
+        ["weight of a slot", "softmax: positive, all sum to 1", "σ(k_iᵀx + b_1,i): each by itself"],
         ["number of slots", "T, grows with the text", "d_ff = 4d, fixed"],
         ["holds", "this text, then forgets it", "what training left, in parameters"],
     ]
@@ -185,7 +185,7 @@ def show_two_memories(show):
         ["查询", "q_t，由 x_t 投影", "x_t 本身"],
         ["键", "k_j，来自上下文", "W_1 的各行"],
         ["值", "v_j，来自上下文", "W_2 的各列"],
-        ["槽的权重", "softmax：为正，和为 1", "σ(k_i x + b_i)：各算各的"],
+        ["槽的权重", "softmax：为正，和为 1", "σ(k_iᵀx + b_1,i)：各算各的"],
         ["槽数", "T，随文本变长", "d_ff = 4d，固定"],
         ["记的是", "眼前这段文本，用完即忘", "训练留下的东西，存在参数里"],
     ]
@@ -403,15 +403,26 @@ def part5_rotation(show):
     reach = [200, 1000, 4000]  # t from 0 up to here
     p = positions(reach[-1] + max(SHIFTS), WIDTH)  # (T, d)
     residue = np.array([[rotation_residue(p, k, T) for T in reach] for k in SHIFTS])  # (k, reach)
-    # ω_0 = 1 turns by t radians; rounding that angle to float64 moves it by up to 2^-53 t
+    # an angle ω_i t is rounded to float64 by at most half a unit in its last place, up to
+    # 2^-53 ω_i t; for ω_0 = 1 not at all: t is whole
     bound = [f"{2.0**-53 * (T + max(SHIFTS)):.1e}" for T in reach]
     rows = [[k, *(f"{r:.1e}" for r in row)] for k, row in zip(SHIFTS, residue)]
-    rows.append([show.say(("rounding of t itself, 2^-53 t", "角度 t 自身的舍入 2^-53 t")), *bound])
+    rounding = ("the angle's rounding, at most about 2^-53 t", "角度 ω_i t 的舍入，至多约 2^-53 t")
+    rows.append([show.say(rounding), *bound])
     title = (
-        "max |p_{t+k} - R_k p_t|, one R_k for all t; it grows with t as the angle's rounding does",
-        "max |p_{t+k} - R_k p_t|，所有 t 共用一个 R_k；残差随 t 增大，因为角度 ω t 的舍入在增大",
+        "max |p_{t+k} - R_k p_t|, one R_k for all t",
+        "max |p_{t+k} - R_k p_t|，所有 t 共用一个 R_k",
     )
     show.table(title, ["k", *(f"t < {T}" for T in reach)], rows)
+    near, far = (f"{residue[:, n].max():.1e}" for n in (0, -1))
+    show.note(
+        (
+            f"The residue grows with t, as the rounding of the angle ω_i t does: {near} for"
+            f" t < {reach[0]}, {far} for t < {reach[-1]}.",
+            f"残差随 t 增大，因为角度 ω_i t 的舍入在增大：t < {reach[0]} 时为 {near}，"
+            f"t < {reach[-1]} 时为 {far}。",
+        )
+    )
 
     wavelengths = 2 * math.pi / frequencies(WIDTH)  # (d/2,)
     last = 2 * math.pi * BASE ** ((WIDTH - 2) / WIDTH)
@@ -420,8 +431,7 @@ def part5_rotation(show):
     ends = np.allclose(wavelengths[[0, -1]], [2 * math.pi, last], rtol=1e-12, atol=0)
     show.claim("W1D2-018", bool(geometric and ends))
     show.claim("W1D2-019", wavelengths[-1])
-    show.claim("W1D2-020a", residue[:, 0].max())
-    show.claim("W1D2-020b", residue[:, -1].max())
+    show.claim("W1D2-020", residue[:, 0].max())
 
     with show.figure("w1day2_sinusoids", columns=2, size=(12, 4.6)) as (heat, waves):
         seen = 128
@@ -492,9 +502,9 @@ def show_schemes(show):
         row = [name, p.shape[1], len(np.unique(p, axis=0)), f"{np.abs(p).max():.3g}"]
         row += [f"{steps.min():.3g} … {steps.max():.3g}", f"{np.ptp(apart_3):.2g}", wall]
         rows.append(row)
-    header = [("scheme", "方案"), ("dimensions", "维数"), ("distinct", "互不相同")]
+    header = [("scheme", "方案"), ("dimensions", "维数"), ("distinct", "不同的编码数")]
     header += [("largest", "最大值"), ("length of one step", "相邻位置之差的长度")]
-    header += [("p_t p_{t+3} varies by", "p_t p_{t+3} 的变化幅度"), ("wall", "撞上的墙")]
+    header += [("p_tᵀ p_{t+3} varies by", "p_tᵀ p_{t+3} 的变化幅度"), ("wall", "撞上的墙")]
     show.table((f"§3.2 Positions 0 … {T - 1}, coded", f"§3.2 给 0 … {T - 1} 编码"), header, rows)
 
 
@@ -620,7 +630,10 @@ def part8_parameters(show):
     totals = [sum(one.values()) for one in items]
     formula = [V * d + P * d + L * (12 * d**2 + 13 * d) + 2 * d for _, V, P, d, L, _ in GPT2]
     published = [model[-1] for model in GPT2]
-    rows = [[item, *(one[item] for one in items)] for item in items[0]]
+    zh = {"token embedding": "词嵌入", "position embedding": "位置嵌入", "final LN": "末端 LN"}
+    rows = [
+        [show.say((item, zh.get(item, item))), *(one[item] for one in items)] for item in items[0]
+    ]
     rows += [
         [show.say(("total", "总数")), *totals],
         ["Vd + Pd + L(12d² + 13d) + 2d", *formula],
@@ -741,8 +754,8 @@ def part9_flops(show):
         rows.append([T, full // T, 4 * T * narrow, causal // T, 2 * (T + 1) * narrow])
     header = ["T", ("all pairs", "全部位置对"), "4Td", ("causal", "只算因果部分"), "2(T + 1)d"]
     title = (
-        f"q kᵀ and A v: operations per token and layer, d = {narrow}",
-        f"q kᵀ 与 A v：每 token 每层的运算次数，d = {narrow}",
+        f"QKᵀ and AV: operations per token and layer, d = {narrow}",
+        f"QKᵀ 与 AV：每 token 每层的运算次数，d = {narrow}",
     )
     show.table(title, header, rows)
 
@@ -750,20 +763,29 @@ def part9_flops(show):
     header = ["T", ("2LTd, Kaplan's, causal: %", "2LTd，Kaplan 口径（因果）：%")]
     header.append(("4LTd, all pairs: %", "4LTd，全部位置对：%"))
     title = (
-        f"Attention's share of {name}'s forward pass, in both conventions",
-        f"{name} 前向中注意力项的占比，两种口径",
+        f"Attention's share of the forward pass of {name}'s blocks (no output layer),"
+        " in both conventions",
+        f"{name} 各块前向（不含输出层）中注意力项的占比，两种口径",
     )
     show.table(title, header, rows)
+    kaplan, all_pairs = zip(*(shares(T, d, L) for T in (1024, 4096)))
+    small, large = ("% / ".join(f"{s:.1f}" for s in both) + "%" for both in (kaplan, all_pairs))
+    show.note(
+        (
+            f"At T = 1024 / 4096 attention takes {small} counted as 2LTd; counted as 4LTd, to which"
+            f" the crossover {crossover(d)} belongs, it takes {large}.",
+            f"T = 1024 / 4096 时，按 2LTd 计，注意力项占 {small}；若按 4LTd 计"
+            f"（交叉点 {crossover(d)} 用的就是它），则占 {large}。",
+        )
+    )
 
     (_, _, *one_layer), (_, n_4, forward_4, backward_4), (_, n_2, forward_2, backward_2) = measured
     forward, backward, n = forward_4 + forward_2, backward_4 + backward_2, n_4 + n_2
-    kaplan, all_pairs = zip(*(shares(T, d, L) for T in (1024, 4096)))
     show.claim("W1D2-008", forward_2 == 16 * narrow**2 and forward_4 == 8 * narrow**2)
     show.claim("W1D2-038", one_layer)
     show.claim("W1D2-039", [forward / n, backward / n, (forward + backward) / n])
     show.claim("W1D2-040", [crossover(d), crossover(4096)])
-    show.claim("W1D2-041a", kaplan)
-    show.claim("W1D2-041b", all_pairs)
+    show.claim("W1D2-041", kaplan)
 
 
 class Tally:
@@ -793,7 +815,7 @@ def count_training(shapes):
 
 
 def count_attention(T, d, causal):
-    """Operations of q kᵀ and A v for T tokens; causal: token t meets t + 1 keys only."""
+    """Operations of QKᵀ and AV for T tokens; causal: token t meets t + 1 keys only."""
     q, k, v = np.random.default_rng(SEED).standard_normal((3, T, d))  # (T, d) each
     tally = Tally()
     for t in range(T):
@@ -833,7 +855,7 @@ def part10_vocabulary(show):
         what_if = large / (total - vocabulary + large)
         row = [name, V, d, tables, vocabulary, total, f"{100 * vocabulary / total:.2f}"]
         rows.append([*row, f"{100 * what_if:.2f}"])
-    header = [("model", "模型"), "V", "d", ("tables", "表数"), ("vocabulary", "词表参数")]
+    header = [("model", "模型"), "V", "d", ("tables", "嵌入矩阵数"), ("vocabulary", "词表参数")]
     header += [("all", "总参数"), ("share, %", "占比 %")]
     header.append((f"with V = {LARGE_VOCABULARY}, %", f"若 V = {LARGE_VOCABULARY}，%"))
     show.table(("§6.4 The vocabulary's share", "§6.4 词表占比"), header, rows)
@@ -882,7 +904,7 @@ def part11_merges(show):
     ]
     header = [("pair", "相邻对"), "count(ab)", "count(a)", "count(b)"]
     header.append(("WordPiece's score", "WordPiece 得分"))
-    title = ("At the start: how often, and how surprising", "开始时：多常见，多意外")
+    title = ("At the start: how often, and how surprising", "合并之前：每一对的频次与得分")
     show.table(title, header, rows)
 
     bpe = learn({word: list(word) for word, _ in CORPUS}, lambda ab, a, b: ab)
