@@ -30,6 +30,7 @@ from collections import Counter, defaultdict
 from companion import ROOT, main, require
 from companion.show import write_beside
 from functools import cache, partial
+from itertools import zip_longest
 
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -217,20 +218,22 @@ def part2_wordpiece(show):
     library = tokenizers_library("WordPiece", hug_text, size=99)
     theirs = [library.id_to_token(id) for id in range(library.get_vocab_size())]
     theirs = theirs[len(SPECIAL + letters(HUG, MARK)) :]  # after the letters, in order of merging
-    rows = [
-        [
-            n + 1,
-            *(f"{a} + {b}" for a, b in (score[:2], count[:2])),
-            f"{score[2]:.3f}",
-            count[2],
-            new,
-        ]
-        for n, (score, count, new) in enumerate(zip(by_score, by_count, theirs))
-    ]
+    rows = []
+    for score, count, new in zip_longest(by_score, by_count, theirs, fillvalue=""):
+        row = [len(rows) + 1, " + ".join(score[:2]), " + ".join(count[:2])]
+        row += [f"{score[2]:.3f}" if score else "", count[2] if count else "", new]
+        rows.append(row)
     header = [("merge", "第几次合并"), ("by §6.2's score", "按 §6.2 的得分")]
-    header += [("by count", "按频次"), ("its score", "得分"), ("its count", "频次")]
+    header += [("by count", "按频次"), ("score, column 2", "得分（第 2 列）")]
+    header += [("count, column 3", "频次（第 3 列）")]
     header += [("WordPieceTrainer's new piece", "WordPieceTrainer 的新片段")]
-    show.table(("WordPiece on the hug corpus", "hug 语料上的 WordPiece"), header, rows)
+    title = (
+        f"WordPiece on the hug corpus: {len(by_score)} merges by score, {len(by_count)} by count;"
+        " ties by smaller id (w1day2_checks, group 11: by order of appearance)",
+        f"hug 语料上的 WordPiece：按得分合并 {len(by_score)} 次，按频次 {len(by_count)} 次；"
+        "并列时取 id 小的（w1day2_checks 第 11 组取先出现的）",
+    )
+    show.table(title, header, rows)
     show.claim("W1D2-064", theirs[0] == MARK + "gs")
 
     text, size = corpus(show)
@@ -241,12 +244,11 @@ def part2_wordpiece(show):
         partial(train_merges, words, start, size, frequency, MARK),
         partial(tokenizers_library, "WordPiece", text, size),
     ]
-    (by_score, _), (by_count, merges), library = finish(show, TRAINING, jobs)
+    (by_score, _), (by_count, _), library = finish(show, TRAINING, jobs)
     theirs = library.get_vocab()
     encoded = sum(
         encode_wordpiece(word, theirs) == tokens for word, tokens in encode_words(library, words)
     )
-    tokens = sum(count * len(encode_wordpiece(word, by_score)) for word, count in words.items())
     compare(
         show,
         (f"WordPiece, vocabulary {size:,}", f"WordPiece，词表 {size:,}"),
@@ -264,13 +266,14 @@ def part2_wordpiece(show):
             (("words split alike, same pieces", "片段相同时切法相同的词"), encoded, len(words)),
         ],
     )
-    by_count = f"{merges[-1][3]:,}"
+    count, score = (f"{encoded_length(words, pieces):,}" for pieces in (by_count, by_score))
     show.note(
         (
-            f"Merged by count the corpus is left with {by_count} tokens; by §6.2's score it takes"
-            f" {tokens:,}: that score rates a pair of rare symbols high however seldom it occurs,"
-            " and so builds rare words first.",
-            f"按频次合并，语料剩 {by_count} 个 token；按 §6.2 的得分则是 {tokens:,} 个："
+            f"Encoded with the pieces merged by count the corpus takes {count} tokens; with those"
+            f" merged by §6.2's score {score}: that score rates a pair of rare symbols high however"
+            " seldom it occurs, and so builds rare words first.",
+            f"用按频次合并出的词表编码，语料是 {count} 个 token；"
+            f"用按 §6.2 得分合并出的则是 {score} 个："
             "由罕见符号组成的对，出现再少得分也高，于是先拼出来的是罕见词。",
         )
     )
@@ -295,6 +298,11 @@ def encode_wordpiece(word, vocabulary):
         pieces.append(piece)
         start = end
     return pieces
+
+
+def encoded_length(words, vocabulary):
+    """Tokens of the whole corpus {word: count}, each word cut into the longest pieces."""
+    return sum(n * len(encode_wordpiece(word, vocabulary)) for word, n in words.items())
 
 
 # %% Part 3 · §6.3 ─────────────────────────────────────────────────────────────────────────────────

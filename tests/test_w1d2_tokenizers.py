@@ -137,6 +137,8 @@ def test_merging_by_count_is_wordpiece_of_the_library(tok):
     unseen = ["aeiou", "tasteless", "Unreal", "xmas", "mx"]
     for word, tokens in tok.encode_words(library, [*words, *unseen]):
         assert tok.encode_wordpiece(word, by_count) == tokens
+    text = library.encode(" ".join(w for w, n in words.items() for _ in range(n)))
+    assert tok.encoded_length(words, by_count) == len(text.tokens)
 
 
 def test_wordpiece_takes_the_longest_piece_from_the_left(tok):
@@ -441,9 +443,15 @@ def test_verdicts_do_not_depend_on_the_corpus(tok, letters, size, monkeypatch):
     assert all(equal == of for _, equal, of in table)
     splits = show.tables[f"Unigram, vocabulary {size:,}"][1][-1]
     assert splits[1] == splits[2]
-    hug = show.tables["WordPiece on the hug corpus"][1]
-    assert [row[-1] for row in hug] == ["##ug", "##un", "hug", "pun", "pug", "hugs", "bun"]
+    (hug,) = [rows for title, (_, rows) in show.tables.items() if "hug corpus: 9" in title]
+    merged = ["##ug", "##un", "hug", "pun", "pug", "hugs", "bun"]
+    assert [row[0] for row in hug] == list(range(1, 10))
+    assert [row[-1] for row in hug] == [*merged, "", ""]  # by count there are two merges fewer
+    assert [row[2].replace(" + ##", "") for row in hug] == [*merged, "", ""]
     assert [row[1] for row in hug][:2] == ["##g + ##s", "##u + ##g"]
+    assert [row[1] for row in hug][-1] == "p + ##un"
+    assert [row[3] for row in hug][:3] == ["0.050", "0.028", "0.048"]
+    assert [row[4] for row in hug] == [20, 16, 15, 12, 5, 5, 4, "", ""]
     default, identity, exact = show.tables["decode(encode(text)) == text"][1]
     assert all(exact[1:]) and not all(identity[1:]) and not all(default[1:])
 
