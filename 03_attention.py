@@ -22,6 +22,7 @@ X_DIAGONAL = [1, 1, 2, 1]  # the slide's inputs: x_t is X_DIAGONAL[t] in dimensi
 WEIGHTS = [0.1, 0.2, 0.6, 0.1]  # the slide's attention weights of position 4
 SCORES = [0, 1, 2, 0]  # exercise 1: the scores of position 4
 LENGTHS = [16, 32, 64, 128, 256]  # sequence lengths T at which loop and matrix form race
+RUNS = 20  # runs of the matrix form for each of the loop, which takes far longer
 D = 32  # dimension of their inputs, queries, keys and values
 N_KEYS = 32  # keys behind each softmax of §3.5
 QUERIES = 20_000  # queries behind each average of §3.5 and exercise 4
@@ -134,6 +135,7 @@ def rounded(values):
 def part2_loop_and_matrix(show):
     """§3.6 · 逐个位置的循环与矩阵写法 · The formulas word for word, and as matrices"""
     require(LENGTHS and min(LENGTHS) >= 1, f"LENGTHS must be one or more T >= 1, got {LENGTHS}")
+    require(RUNS >= 1, f"RUNS must be 1 or more, got {RUNS}")
     require(D >= 1, f"D must be 1 or more, got {D}")
     seeds = seeds_from(show, 3)
     races = {T: [] for T in LENGTHS}  # T → (difference, loop's seconds, matrix form's) per seed
@@ -153,8 +155,11 @@ def part2_loop_and_matrix(show):
         ("matrix, ms", "矩阵，毫秒"),
         ("times faster", "快多少倍"),
     ]
-    title = f"attention_loop against the matrix form, d = {D}, one thread, best of {len(seeds)}"
-    title_zh = f"attention_loop 与矩阵写法，d = {D}，单线程，{len(seeds)} 次中最快的一次"
+    n = len(seeds)
+    title = f"attention_loop against the matrix form, d = {D}, one thread, fastest run"
+    title_zh = f"attention_loop 与矩阵写法，d = {D}，单线程，取最快一次"
+    title += f" (loop: of {n}, matrix: of {n * RUNS})"
+    title_zh += f"（循环 {n} 次，矩阵 {n * RUNS} 次）"
     show.table((title, title_zh), header, rows)
 
     longest = [difference for difference, *_ in races[max(LENGTHS)]]
@@ -181,7 +186,7 @@ def race(T, seed):
     X = torch.randn(T, D, generator=draws, dtype=F64) / math.sqrt(D)  # x_t of length about 1
     matrices = random_matrices(D, draws)
     from_loop, loop = timed(lambda: attention_loop(X, *matrices), runs=1)
-    from_matrix, matrix = timed(lambda: attention(X, *matrices, causal_mask(T)), runs=20)
+    from_matrix, matrix = timed(lambda: attention(X, *matrices, causal_mask(T)), runs=RUNS)
     return (from_loop - from_matrix).abs().max().item(), loop, matrix
 
 
@@ -203,6 +208,12 @@ def part3_masks(show):
     rows = [[show.say(way), *rounded([*sums, sum(sums)])] for way, sums in zip(ways, runs[0])]
     header = ["softmax", *(f"t = {t}" for t in range(1, 5)), ("together", "合计")]
     show.table(("What the weights of x_t' sum to", "x_t' 的权重之和"), header, rows)
+    note = "The lecture does not give the matrices behind its own sums, so their digits cannot be "
+    note += "compared. With the softmax along columns they add up to T whatever the matrices; only "
+    note += "by chance is each of them 1."
+    note_zh = "讲义没有给出它所用的矩阵，按列做的具体数字无法对照；无论用什么矩阵，"
+    note_zh += "这几个和加起来都等于 T，但各自都等于 1 只会是巧合。"
+    show.note((note, note_zh))
 
     show.claim("L2-065", runs[0][0], seeds=[by_rows for by_rows, _ in runs])
     farthest = [(by_columns - 1).abs().max().item() for _, by_columns in runs]
@@ -213,7 +224,11 @@ def part3_masks(show):
     X, W = slide_inputs(), random_matrices(4, torch.Generator().manual_seed(SEED))
     seen = {name: influence(lambda X, M=M: attention(X, *W, M), X) for name, M in masks().items()}
     nudged = [(f"nudge x_{j}", f"扰动 x_{j}") for j in range(1, 5)]
-    rows = [[name, *(f"{change:.3g}" for change in changes[1])] for name, changes in seen.items()]
+    names = [show.say(("none", "无")), "A", "B", "C"]
+    rows = [
+        [name, *(f"{change:.3g}" for change in changes[1])]
+        for name, changes in zip(names, seen.values())
+    ]
     title = ("Largest change of x_2' when one input is nudged", "扰动一个输入，x_2' 的最大变化")
     show.table(title, [("mask", "掩码"), *nudged], rows)
 
@@ -376,10 +391,10 @@ def slope_table(show):
         p, by_autograd, by_formula = slopes(lead)
         steepest = [f"{J[1].abs().max():.3e}" for J in (by_autograd, by_formula)]
         rows.append([lead, f"{p[0]:.6f}", f"{p[1]:.2e}", *steepest])
-    header = [("lead D", "领先 D"), "p_1", "p_2"]
+    header = [("lead Δ", "领先 Δ"), "p_1", "p_2"]
     header += [("max |∂p_2/∂s|, autograd", "max |∂p_2/∂s|，自动微分"), "diag(p) - p pᵀ"]
-    title = f"Softmax of [D, 0, …, 0], {N_KEYS} scores: its derivatives die"
-    show.table((title, f"[D, 0, …, 0] 的 softmax，共 {N_KEYS} 个分数：导数消失"), header, rows)
+    title = f"Softmax of [Δ, 0, …, 0], {N_KEYS} scores: its derivatives die"
+    show.table((title, f"[Δ, 0, …, 0] 的 softmax，共 {N_KEYS} 个分数：导数消失"), header, rows)
     show.claim("L2-060", slopes(1)[1][1].abs().max())
     show.claim("L2-061", slopes(32)[1][1].abs().max())
 
@@ -485,17 +500,18 @@ def part5_heads(show):
     rows = []
     for t in range(T):
         looks = [cell for head in heads for cell in (head[t].argmax() + 1, f"{head[t].max():.6f}")]
-        rows.append([t + 1, *looks, f"{both[t, max(t - 1, 0)]:.2f}", f"{both[t, 0]:.2f}"])
+        previous = f"{both[t, t - 1]:.2f}" if t else "—"
+        rows.append([t + 1, *looks, previous, f"{both[t, 0]:.2f}"])
     header = ["t", ("head 1 looks at", "头 1 看"), ("weight", "权重")]
     header += [("head 2 looks at", "头 2 看"), ("weight", "权重")]
     header += [("one head for both: previous", "一个头兼顾：前一个"), ("first", "第一个")]
     show.table(("Two hand-set heads", "手工设定的两个头"), header, rows)
     before, first = words[[0, *range(T - 1)]], words[:1].expand(T, T)  # (T, T)
     off = (output - torch.cat([before, first], dim=1)).abs().max()
-    note = f"Two heads hand on two words side by side, unmixed (to {off:.0e}); one head that asks "
-    note_zh = f"两个头把两个词并排传下去，互不混合（误差 {off:.0e}）；"
+    note = f"From position 3 on, two heads hand on two words side by side, unmixed (to {off:.0e}); "
+    note_zh = f"从第 3 个位置起，两个头把两个词并排传下去，互不混合（误差 {off:.0e}）；"
     note_zh += "一个头要兼顾两处，只能传下它们的平均。"
-    show.note((note + "for both can only hand on their mean.", note_zh))
+    show.note((note + "one head that asks for both can only hand on their mean.", note_zh))
 
     with show.figure("03_heads", columns=3, size=(13.5, 4.6)) as axes:
         names = "Head 1: the previous position", "Head 2: the first position", "One head for both"

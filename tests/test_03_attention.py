@@ -175,6 +175,18 @@ def test_timed_keeps_the_fastest_run(att, monkeypatch):
     assert att.timed(lambda: "result", runs=3) == ("result", 2.0)
 
 
+def test_race_times_as_many_runs_as_the_title_says(small, monkeypatch):
+    calls = []
+    monkeypatch.setattr(small, "RUNS", 4)
+    monkeypatch.setattr(
+        small, "timed", lambda compute, runs: (calls.append(runs), compute())[1:] + (1.0,)
+    )
+    show = run_parts(small, parts=[2], seeds=2)
+    (title,) = show.tables
+    assert "(loop: of 2, matrix: of 8)" in title
+    assert calls == [1, 4] * 2 * len(small.LENGTHS)
+
+
 def test_part_2_tabulates_each_length(small, monkeypatch):
     runs = {(3, 0): (1e-16, 4.0, 0.5), (3, 1): (3e-16, 2.0, 1.0),
             (5, 0): (2e-16, 9.0, 0.2), (5, 1): (4e-16, 8.0, 0.1)}  # fmt: skip
@@ -216,6 +228,15 @@ def test_masks_are_the_slides_and_cut_exactly_what_they_forbid(att, name):
     changes = att.influence(lambda X: att.attention(X, *W, M), att.slide_inputs())
     assert (changes != 0).tolist() == may_look
     assert att.who(changes[1]) == [j for j in range(1, 5) if MAY_LOOK[name](2, j)]
+
+
+@pytest.mark.parametrize("lang, none", [("en", "none"), ("zh", "无")])
+def test_each_row_of_the_mask_table_is_its_masks(att, lang, none):
+    show = run_parts(att, parts=[3], seeds=1, lang=lang)
+    _, (masks, *nudged) = columns(show, "x_2'")
+    assert masks == (none, "A", "B", "C")
+    seen = [[j for j, x in enumerate(row, start=1) if x != "0"] for row in zip(*nudged)]
+    assert seen == [[j for j in range(1, 5) if rule(2, j)] for rule in MAY_LOOK.values()]
 
 
 def test_influence_of_a_linear_map_is_its_matrix(att):
@@ -348,7 +369,7 @@ def test_slope_table_claims_the_second_weights_row(att):
     for id, lead in ("L2-060", 1), ("L2-061", 32):
         p_2 = 1 / (math.exp(lead) + 31)
         assert show.claims[id] == pytest.approx(p_2 * (1 - p_2), rel=1e-9, abs=0)
-    _, (leads, p_1, p_2, autograd, formula) = columns(show, "Softmax of [D")
+    _, (leads, p_1, p_2, autograd, formula) = columns(show, "Softmax of [Δ")
     assert leads == (0, 1, 2, 4, 8, 16, 32) and autograd == formula
     for lead, slope in zip(leads, autograd):
         p = 1 / (math.exp(lead) + 31)
@@ -414,7 +435,8 @@ def test_parameters_are_those_of_torchs_multi_head_attention(att):
     _, cells = columns(show, "Two hand-set heads")
     assert [int(x) for x in cells[1]] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [int(x) for x in cells[3]] == [1] * 8
-    assert cells[5] == cells[6] == ("1.00", "1.00", *["0.50"] * 6)
+    assert cells[5] == ("—", "1.00", *["0.50"] * 6)  # nothing stands before the first position
+    assert cells[6] == ("1.00", "1.00", *["0.50"] * 6)
     (note,) = show.notes
     assert float(re.search(r"\(to (\S+)\)", note)[1]) < 1e-12  # both words arrive unmixed
 
@@ -614,6 +636,7 @@ SENSELESS = [
     (2, "LENGTHS", []),
     (2, "LENGTHS", [4, 0]),
     (2, "D", 0),
+    (2, "RUNS", 0),
     (4, "N_KEYS", 1),
     (4, "QUERIES", 31),
     (4, "D_K", []),
