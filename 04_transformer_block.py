@@ -74,10 +74,12 @@ def part1_layer_norm(show):
     show.table(title, [("change of the input", "输入的变化"), "LayerNorm", "BatchNorm"], rows)
     show.note(
         (
-            "LayerNorm takes each token's own statistics, so a token's scale, and which other "
-            "tokens are there, make no difference. BatchNorm's are taken over the tokens.",
-            "LayerNorm 只用每个 token 自己的统计量：这个 token 被放大多少倍、同批还有哪些 token，"
-            "都不影响结果。BatchNorm 的统计量是跨 token 算的。",
+            "LayerNorm takes each token's own statistics: its scale matters only through ε, and "
+            "the other tokens not at all. BatchNorm's are taken over the tokens: a factor common "
+            "to all does no harm, but one for each token does, and so do other tokens beside it.",
+            "LayerNorm 只用每个 token 自己的统计量：放大多少倍只通过 ε 有一点点影响，同批还有哪些 "
+            "token 则毫无影响。BatchNorm 的统计量是跨 token 算的：所有 token 乘同一个数没有关系，"
+            "各乘各的、或者换掉同批的 token，结果就变了。",
         )
     )
 
@@ -142,7 +144,7 @@ def norm_changes(seed):
         f"× {FACTOR:g}": change(FACTOR * x),
         f"+ {SHIFT:g}": change(x + SHIFT),
         ("each token × 0.5 … 100", "每个 token 各乘 0.5 … 100"): change(factors * x),
-        ("4 tokens instead of 8", "8 个 token 只给 4 个"): change(x[:4]),
+        ("4 tokens instead of 8", "8 个 token 只保留 4 个"): change(x[:4]),
     }
 
 
@@ -187,12 +189,13 @@ def part2_depth(show):
     header = [("layers", "层数"), ("plain network", "普通网络"), over]
     show.table(title, [*header, ("residual network", "残差网络"), over], rows)
 
-    learnt = [f"{sum(r < 0.99 for r in ratios[d, 'plain'])} ({d})" for d in DEPTHS]
+    learnt = {d: sum(r < 0.99 for r in ratios[d, "plain"]) for d in DEPTHS}
     show.note(
         (
-            f"Of {len(seeds)} plain networks these many learnt anything at all (layers): "
-            + ", ".join(learnt),
-            f"{len(seeds)} 个普通网络里，学到一点东西的个数（层数）：" + "、".join(learnt),
+            f"Plain networks whose loss fell below 0.99 of the variance, of {len(seeds)}: "
+            + ", ".join(f"{d} layers {n}" for d, n in learnt.items()),
+            f"损失降到方差的 0.99 以下的普通网络（共 {len(seeds)} 个）："
+            + "、".join(f"{d} 层 {n} 个" for d, n in learnt.items()),
         )
     )
     show.claim("L2-082", statistics.median(variances), variances)
@@ -377,11 +380,12 @@ def compare_norms(show, seeds, gradients):
         (
             "Pre-norm leaves the residual path alone: the gradient reaches the input undiminished, "
             "and the last block's falls as the stack grows. In post-norm each block's LayerNorms "
-            "act on the path, and the last block's gradient stays large however deep the stack: "
-            "hence the learning rate's warm-up (Xiong et al., 2020).",
+            "act on the path, and the last block's gradient stays large however deep the stack, "
+            "which Xiong et al. (2020) give as the reason for the learning rate's warm-up (not "
+            "tested here).",
             "pre-norm 不碰残差通路：梯度传到输入处并不变小，最后一块的梯度随深度下降。"
-            "post-norm 的每一块都有 LN 作用在通路上，而且无论堆多深，最后一块的梯度始终很大，"
-            "所以需要学习率预热（Xiong et al., 2020）。",
+            "post-norm 的每一块都有 LN 作用在通路上，而且无论堆多深，最后一块的梯度始终很大；"
+            "Xiong et al. (2020) 用这一点解释为什么需要学习率预热（这里没有训练验证）。",
         )
     )
     with show.figure("04_gradients", columns=2) as (by_layer, by_norm):
@@ -474,9 +478,8 @@ def part3_parameters(show):
         rows += [
             [("counted by PyTorch", "PyTorch 数出"), *(counted[n] for n in names)],
             [("embeddings' share, %", "嵌入层占比，%"), *(f"{100 * share[n]:.2f}" for n in names)],
+            [("as reported", "报告值"), *(MODELS[n][5] or "—" for n in names)],
         ]
-        if all(reported := [MODELS[n][5] for n in names]):
-            rows.append([("as reported", "报告值"), *reported])
         rows = [[show.say(row[0]), *row[1:]] for row in rows]
         show.table((", ".join(names), "、".join(names)), ["", *names], rows)
     total = {name: count["total"] for name, count in items.items()}
@@ -485,7 +488,7 @@ def part3_parameters(show):
         (
             f"The first GPT is post-norm, without a final LayerNorm: {no_final_norm:,} fewer. "
             "GPT-2 small is 124.4M as released; its paper's 117M does not match its weights.",
-            f"初代 GPT 是 post-norm，没有末端 LN，要少 {no_final_norm:,} 个。"
+            f"初代 GPT 是 post-norm，没有最后的 LN，要少 {no_final_norm:,} 个。"
             "GPT-2 small 按公开权重是 124.4M，论文里的 117M 与权重对不上。",
         )
     )
@@ -512,7 +515,7 @@ ITEMS = {
     "attention": ("attention L(4d² + 4d)", "注意力 L(4d² + 4d)"),
     "feed-forward": ("feed-forward L(8d² + 5d)", "前馈 L(8d² + 5d)"),
     "layer norms": ("LayerNorms L · 4d", "各层 LN L · 4d"),
-    "final layer norm": ("final LayerNorm 2d", "末端 LN 2d"),
+    "final layer norm": ("final LayerNorm 2d", "最后的 LN 2d"),
     "total": ("total by the formula", "公式合计"),
 }
 
@@ -582,8 +585,8 @@ def part4_one_pass(show):
 
     columns = [of[norm].amax(dim=0).tolist() for of in (prefix, change) for norm in norms]  # (T,)
     rows = [[t, *(f"{x:.2g}" for x in row)] for t, row in enumerate(zip(*columns), start=1)]
-    header = ["t", ("whole or prefix, pre-norm", "整段与前缀之差，pre-norm"), "post-norm"]
-    header += [(f"x_{CHANGED} changed, pre-norm", f"改动 x_{CHANGED}，pre-norm"), "post-norm"]
+    header = ["t", *((f"whole minus prefix, {n}-norm", f"整段与前缀之差，{n}-norm") for n in norms)]
+    header += [(f"x_{CHANGED} changed, {n}-norm", f"改动 x_{CHANGED}，{n}-norm") for n in norms]
     title = (
         f"Largest difference between the logits at position t, {len(seeds)} seeds, float64",
         f"第 t 个位置的 logits 的最大差（{len(seeds)} 个种子，float64）",
@@ -599,7 +602,8 @@ def part4_one_pass(show):
 
 def small_gpt(seed, norm="pre"):
     gpt = seeded(seed, lambda: GPT(VOCAB, D_MODEL, N_LAYERS, N_HEADS, MAX_LEN, norm=norm))
-    return gpt.double()  # its own start, N(0, 0.02²): logits below 1, so residues near 1e-16
+    # its own start, N(0, 0.02²): logits of about 1 at most, so residues near 1e-16
+    return gpt.double()
 
 
 def sequence(seed):
@@ -717,17 +721,23 @@ def time_threads(show):
     }
     ids = torch.zeros(4, TIMED, dtype=torch.int64)  # (B, T)
     seconds = {(name, count): [] for name in models for count in (1, several)}
+
+    def forward(name, count):
+        with threads(count), torch.no_grad():
+            start = time.perf_counter()
+            models[name](ids)
+            return time.perf_counter() - start
+
+    for name, count in seconds:
+        forward(name, count)  # the first call also starts threads and fills caches: not counted
     give_up = time.perf_counter() + PATIENCE
     while not seconds["LSTM", several] or time.perf_counter() < give_up:
         for name, count in seconds:  # in turn, so that a busy moment hits them all
-            with threads(count), torch.no_grad():
-                start = time.perf_counter()
-                models[name](ids)
-                seconds[name, count].append(time.perf_counter() - start)
-    one, all_ = ([statistics.median(seconds[name, n]) for name in models] for n in (1, several))
+            seconds[name, count].append(forward(name, count))
+    one, all_ = ([min(seconds[name, n]) for name in models] for n in (1, several))
     speed_up = [a / b for a, b in zip(one, all_)]
     rows = [
-        [name, f"{1e3 * a:.0f}", f"{1e3 * b:.0f}", f"{ratio:.2f}"]
+        [name, f"{1e3 * a:.0f}", f"{1e3 * b:.0f}", f"{ratio:.2g}"]
         for name, a, b, ratio in zip(models, one, all_, speed_up)
     ]
     header = [
@@ -735,8 +745,18 @@ def time_threads(show):
         ("1 thread, ms", "单线程，毫秒"),
         (f"{several} threads, ms", f"{several} 线程，毫秒"),
     ]
-    title = (f"Forward pass, T = {TIMED}, batch 4", f"前向耗时（T = {TIMED}，批大小 4）")
+    title = (
+        f"Forward pass, T = {TIMED}, batch 4, fastest run",
+        f"前向耗时（T = {TIMED}，批大小 4，取最快一次）",
+    )
     show.table(title, [*header, ("speed-up", "加速比")], rows)
+    show.note(
+        (
+            "Only on an otherwise idle machine does this compare the models: a core that is shared "
+            "makes every run on several threads wait.",
+            "只有机器空闲时这张表才说明问题：核心被别的程序占用时，多线程的每一次都要等。",
+        )
+    )
     show.claim("L2-101", speed_up)
 
 
@@ -744,7 +764,7 @@ def time_threads(show):
 def part6_formulas(show):
     """§4.10 · 代码导读：公式在代码里的位置 · Where the formulas stand in the code"""
     rows = [
-        [formula, function.__qualname__, line_of(code, function), code]
+        [show.say(formula), function.__qualname__, line_of(code, function), code]
         for formula, function, code in FORMULAS
     ]
     header = [("formula", "公式"), ("lm_models.", "lm_models."), ("line", "行"), ("code", "代码")]
@@ -759,13 +779,23 @@ FORMULAS = [
         Elman.forward,
         "torch.tanh(x_t @ self.W_hx.T + h @ self.W_hh.T + self.b_h)",
     ),
-    ("i, f, g, o = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh", Cell.forward, "gates.chunk(4, dim=1)"),
     (
-        "c_t = σ(f) ⊙ c_{t-1} + σ(i) ⊙ tanh(g)",
+        "(a_i, a_f, a_g, a_o) = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh",
         Cell.forward,
-        "torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)",
+        "x @ self.weight_ih.T + self.bias_ih + h @ self.weight_hh.T + self.bias_hh",
     ),
-    ("h_t = σ(o) ⊙ tanh(c_t)", Cell.forward, "torch.sigmoid(o) * torch.tanh(c)"),
+    (
+        "i_t = σ(a_i), f_t = σ(a_f), o_t = σ(a_o)",
+        Cell.forward,
+        "torch.sigmoid(a_i), torch.sigmoid(a_f), torch.sigmoid(a_o)",
+    ),
+    (
+        ("g_t = tanh(a_g), the candidate", "g_t = tanh(a_g)，即候选值"),
+        Cell.forward,
+        "torch.tanh(a_g)",
+    ),
+    ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t", Cell.forward, "f * c + i * g"),
+    ("h_t = o_t ⊙ tanh(c_t)", Cell.forward, "o * torch.tanh(c)"),
     (
         "PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i)",
         PE,
@@ -782,7 +812,11 @@ FORMULAS = [
         Attention.attention,
         "q @ k.transpose(-2, -1) / math.sqrt(self.d_k)",
     ),
-    ("M: -∞ above the diagonal", Attention._mask, "torch.full_like(M, -torch.inf).triu(1)"),
+    (
+        ("M: -∞ above the diagonal", "M：对角线以上为 -∞"),
+        Attention._mask,
+        "torch.full_like(M, -torch.inf).triu(1)",
+    ),
     ("A = softmax(S + M)", Attention.attention, "torch.softmax(S + self._mask(S), dim=-1)"),
     ("V = X W_v", Attention.forward, "self._split(self.W_v(x))"),
     ("X' = A V", Attention.forward, "A @ v"),
@@ -798,7 +832,10 @@ FORMULAS = [
     ("post-norm: a = LN(x + Attn(x))", Block.forward, "self.ln_1(x + self.attn(x))"),
     ("post-norm: LN(a + FFN(a))", Block.forward, "self.ln_2(a + self.ffn(a))"),
     (
-        "p(w_t | h_t) = softmax(W h_t), W tied",
+        (
+            "logits W h_t, W tied (softmax: in the loss)",
+            "logits W h_t，W 与词嵌入共享（softmax 在损失里）",
+        ),
         GPT.forward,
         "F.linear(self.final_norm(x), self.token_embedding.weight)",
     ),
