@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from companion import ROOT
+from companion import ROOT, load_claims, scripts
 
 import pytest
 
@@ -90,3 +90,21 @@ def test_the_two_readmes_name_the_same_files():
 def test_pytest_turns_warnings_into_errors():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert settings["tool"]["pytest"]["ini_options"]["filterwarnings"][0] == "error"
+
+
+def test_the_readmes_list_every_erratum_and_every_script():
+    errata = [c.id for c in load_claims().values() if c.check == "erratum"]
+    for name in "README.md", "README.zh-CN.md":
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert re.findall(r"^\| ((?:L2|W1D2)-\w+) \|", text, re.M) == errata
+        for c in map(load_claims().get, errata):
+            assert (c.why_zh if "zh" in name else c.why_en) in text, c.id
+        for path in scripts():
+            assert f"`{path.relative_to(ROOT).as_posix()}`" in text
+        for figure in re.findall(r"`figures/(\w+)\.png`", text):
+            assert any(f'"{figure}"' in path.read_text(encoding="utf-8") for path in scripts())
+    tables = [
+        [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
+        for text in ((ROOT / n).read_text("utf-8") for n in ("README.md", "README.zh-CN.md"))
+    ]
+    assert tables[0] == tables[1]
