@@ -266,6 +266,9 @@ class _NoAxes:
 
 
 def _is_number(cell):
+    """Is this a number, or the sign of a missing one?"""
+    if cell in ("", "—"):
+        return True
     try:
         return float(cell) is not None
     except (TypeError, ValueError):
