@@ -12,7 +12,7 @@ import inspect
 import statistics
 import textwrap
 import time
-from companion import main, require
+from companion import cores, main, require
 from contextlib import contextmanager
 
 import torch
@@ -713,7 +713,7 @@ def score_matrix(T):
 
 def time_threads(show):
     """A forward pass of three language models on one thread and on all of them."""
-    several = torch.get_num_threads()
+    several = cores()
     models = {
         "GPT": GPT(VOCAB, D_MODEL, N_LAYERS, N_HEADS, max_len=TIMED),
         "Elman RNN": RNNLM(VOCAB),

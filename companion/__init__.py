@@ -4,6 +4,7 @@ It holds no lecture maths and never imports torch. A script needs `main`, and `r
 a constant that makes no sense; its parts are handed a `show`. Read ledger.py, show.py, cli.py.
 """
 
+import os
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python should read why
@@ -22,8 +23,13 @@ def _say_what_is_missing(kind, error, traceback):
 
 sys.excepthook = _say_what_is_missing
 
-from companion.cli import main, scripts  # noqa: E402
+# These tensors are small: a second thread mostly waits for the first, for ever on a busy machine.
+# It has to be said before torch and NumPy are imported; a script that wants more threads asks.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+from companion.cli import cores, main, scripts  # noqa: E402
 from companion.ledger import ROOT, load_claims  # noqa: E402
 from companion.show import Recorder, require  # noqa: E402
 
-__all__ = ["ROOT", "Recorder", "load_claims", "main", "require", "scripts"]
+__all__ = ["ROOT", "Recorder", "cores", "load_claims", "main", "require", "scripts"]

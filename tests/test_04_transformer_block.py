@@ -460,9 +460,10 @@ def test_timing_compares_one_thread_with_all_and_puts_them_back(block, monkeypat
     clock = itertools.accumulate(itertools.count())  # 0, 1, 3, 6, …: each interval one longer
     monkeypatch.setattr(block.time, "perf_counter", lambda: next(clock))
     show = Recorder()
-    with block.threads(2):
-        block.time_threads(show)
-        assert torch.get_num_threads() == 2
+    monkeypatch.setattr(block, "cores", lambda: 2)
+    before = torch.get_num_threads()
+    block.time_threads(show)
+    assert torch.get_num_threads() == before
     assert used == [1, 2] * 3 * 2  # GPT, Elman, LSTM: one thread, then all; twice, once to warm up
     # by that clock the warm-up takes intervals 1, 3, 5, …, 11, then 12 starts the patience
     assert show.claims["L2-101"] == pytest.approx([14 / 16, 18 / 20, 22 / 24])
@@ -485,8 +486,8 @@ def test_timing_keeps_the_fastest_run(block, monkeypatch):
     monkeypatch.setattr(block, "PATIENCE", 3 * (3 + 8) + 1)  # enough to begin a second round
     monkeypatch.setattr(block.time, "perf_counter", lambda: now[0])
     show = Recorder()
-    with block.threads(2):
-        block.time_threads(show)
+    monkeypatch.setattr(block, "cores", lambda: 2)
+    block.time_threads(show)
     assert calls[0] == 3 * 6
     assert show.claims["L2-101"] == [0.5] * 3
     ((_, rows),) = show.tables.values()
