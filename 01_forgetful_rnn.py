@@ -34,6 +34,7 @@ F64 = torch.float64  # 1 - f = 2e-9 and gradients down to 1e-115 need it
 def part1_contraction(show):
     """§2.2 · 收缩会遗忘 · A contraction forgets"""
     require(0 < DECAY < 1, f"DECAY must lie between 0 and 1 to contract, got {DECAY}")
+    require(THRESHOLD > 0, f"THRESHOLD must be above 0, got {THRESHOLD}")
     require(STEPS >= 5, f"STEPS must be at least 5, where the slide's h_5 is, got {STEPS}")
     W_hx, W_hh = torch.eye(2, dtype=F64), DECAY * torch.eye(2, dtype=F64)
     h = linear_rnn(two_ones(STEPS), W_hx, W_hh)  # (T + 1, 2): h[t] is the lecture's h_t
@@ -42,7 +43,8 @@ def part1_contraction(show):
 
     rows = [
         [t, f"{h[t, 0]:.6g}", f"{h[t, 1]:.6g}", f"{h[t].min():.3g}", answer(seen_both[t])]
-        for t in [*range(1, min(last + 3, STEPS)), STEPS]
+        for t in sorted({*range(1, 15), last, last + 1, STEPS})
+        if 1 <= t <= STEPS
     ]
     header = ["t", "h_1", "h_2", "min", ("generous readout", "最宽容的读出")]
     show.table(("The slide's trajectory", "slides 的轨迹"), header, rows)
@@ -55,12 +57,12 @@ def part1_contraction(show):
     show.claim("L2-018", torch.linalg.eigvals(W_hh).abs().max())
 
     with show.figure("01_trajectory") as ax:
-        t = range(1, min(STEPS, 20) + 1)
+        t = range(1, min(STEPS, max(20, last + 8)) + 1)
         for unit, marker in (0, "o-"), (1, "s-"):
             ax.plot(t, h[1 : len(t) + 1, unit], marker, label=f"$h_{unit + 1}$")
         ax.axhline(THRESHOLD, color="grey", linestyle="--", label="threshold of the readout")
         ax.axvline(last + 0.5, color="black", linestyle=":", label=f"answers +1 up to t = {last}")
-        ax.set(yscale="log", xlabel="step t", ylabel="hidden state", xticks=t[1::2])
+        ax.set(yscale="log", xlabel="step t", ylabel="hidden state")
         ax.set_title(f"A contraction forgets: each step keeps {DECAY} of the memory")
         ax.legend()
 
@@ -152,6 +154,12 @@ def part3_latch(show):
     rows = [[d, f"{latch_gradient(d):.3e}", f"{slope**d:.3e}"] for d in distances]
     header = [("distance d", "距离 d"), "∂h_{3+d}/∂h_3", ("slope^d", "斜率^d")]
     show.table(("The latch's gradient", "锁存器的梯度"), header, rows)
+
+    flipped = [(written < 0.5).double().mean(), (unwritten > 0.5).double().mean()]
+    lost, won = (f"{100 * share:.3g}%" for share in flipped)
+    en = f"After {LONG} noisy steps {lost} of {RUNS} written latches and {won} of the unwritten "
+    zh = f"带噪声走 {LONG} 步后，{RUNS} 个写过的锁存器里有 {lost} 翻了过去，没写过的有 {won}。"
+    show.note((f"{en}ones stand on the wrong side of 1/2.", zh))
 
     show.claim("L2-023", [GAIN, GAIN, -GAIN / 2])
     show.claim("L2-024", [low, high])

@@ -45,8 +45,9 @@ def parser(doc, prog):
     p.add_argument("--seeds", type=whole, metavar="N", help="random seeds 0 … N-1 where it matters")
     p.add_argument("--jobs", type=whole, metavar="N", help="processes (default: the cores)")
     p.add_argument("--lang", choices=("en", "zh"), help="default: from the locale")
-    p.add_argument("--figures", metavar="DIR", type=Path, default=ROOT / "figures")
-    p.add_argument("--no-figures", action="store_true")
+    figures = "where figures go (default: figures/ beside the scripts)"
+    p.add_argument("--figures", metavar="DIR", type=Path, default=ROOT / "figures", help=figures)
+    p.add_argument("--no-figures", action="store_true", help="draw none")
     p.add_argument("--json", metavar="FILE", type=Path, help="write the claims there as well")
     p.add_argument("--strict", action="store_true", help="exit with 1 if a number differs")
     p.add_argument("--quick", action="store_true", help="shortest training, not judged")
@@ -108,9 +109,11 @@ def run(script, doc, parts, options):
             show.title(f"{number} · {part.__doc__.splitlines()[0]}")
             try:
                 part(show)
-            except ValueError as error:
+            except Exception as error:
                 if not changes:  # nobody touched a constant: a fault of ours, shown in full
                     raise
+                if not isinstance(error, ValueError):  # nobody foresaw it: say what was edited
+                    error = f"{type(error).__name__}: {error}; edited: {'; '.join(changes)}"
                 print(f"{script.name}: part {number}: {error}", file=sys.stderr)
                 return 2
             show.end_part()

@@ -129,6 +129,18 @@ def test_tables_are_whole(monkeypatch):
     assert [row[0] for row in rows] == [1, 10, 100, 1000]
     assert rows[-1][1] == rows[-1][2] == "0.999997939"
     assert show.figures == ["01_trajectory", "01_dilemma"]
+    assert "0% of 64 written latches and 0% of the unwritten" in show.notes[0]
+
+
+def test_a_soft_latch_is_flipped_by_the_noise(monkeypatch):
+    monkeypatch.setattr(rnn, "GAIN", 5.0)
+    note = run_parts(rnn, [3]).notes[0]
+    x = rnn.noise(1003, 4096)
+    ends = rnn.latch(rnn.one_at(3, 1003) + x)[-1], rnn.latch(x)[-1]
+    wrong = (ends[0] < 0.5).sum() / 40.96, (ends[1] > 0.5).sum() / 40.96
+    assert f" {wrong[0]:.3g}% of 4096 written" in note
+    assert f" {wrong[1]:.3g}% of the unwritten" in note
+    assert 10 < wrong[0] < 16
 
 
 @pytest.mark.parametrize(
@@ -136,6 +148,7 @@ def test_tables_are_whole(monkeypatch):
     [
         (1, "DECAY", 1.5),
         (1, "STEPS", 3),
+        (1, "THRESHOLD", -1),
         (2, "NOISE", -1.0),
         (2, "RUNS", 1),
         (2, "LONG", 0),

@@ -371,6 +371,11 @@ def test_an_edited_constant_is_said_and_nonsense_in_it_is_one_line(tmp_path):
     done = run("--no-figures", script=copy)
     assert done.returncode == 2
     assert done.stderr.decode() == "script.py: part 1: WORDS must be at least 1, got 0\n"
+    copy.write_text(source.replace("WORDS = 3", "WORDS = 2.5"), encoding="utf-8")
+    done = run("--no-figures", script=copy)
+    assert done.returncode == 2
+    words = r"script.py: part 1: TypeError: .*; edited: WORDS = 2.5 \(was not there\)\n"
+    assert re.fullmatch(words, done.stderr.decode())
 
 
 @pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
