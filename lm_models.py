@@ -456,6 +456,7 @@ def _chosen(name, where, size):
     """An int, several ints or a slice, as a bool vector (size,) that is True at those places."""
     chosen = torch.zeros(size, dtype=torch.bool)
     places = list(where) if isinstance(where, range | tuple | set) else where
+    _need(not isinstance(where, bool), f"{name} must be ints or a slice, got {where!r}")
     try:
         chosen[places] = True
     except (IndexError, TypeError):

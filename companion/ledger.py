@@ -135,7 +135,7 @@ def judge(claim, value):
         case "digits" | "fact":
             agrees = digits(claim.lecture)
         case "residue":
-            agrees = all(is_number) and max(map(abs, values)) <= 10 * float(
+            agrees = all(is_number) and max(map(abs, values), default=math.inf) <= 10 * float(
                 numbers(claim.lecture)[0]
             )
         case "range":
@@ -143,11 +143,11 @@ def judge(claim, value):
         case "holds":
             agrees = value is True
         case "erratum":  # the right value must come out here, else something is wrong with ours
-            if isinstance(value, bool):
-                agrees = value is False
+            if not claim.right and claim.low == -math.inf and claim.high == math.inf:
+                agrees = value is False  # a statement that does not hold
             else:
                 agrees = digits(claim.right) if claim.right else in_range
-            return "erratum" if agrees else "differs"
+            return "erratum" if agrees and values else "differs"
     return "ok" if agrees and values else "differs"
 
 

@@ -1,6 +1,9 @@
 """Script 01 against closed forms: powers of two, geometric series, the chain rule by hand."""
 
 import math
+from companion import Recorder
+from contextlib import contextmanager
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -147,12 +150,12 @@ def test_a_soft_latch_is_flipped_by_the_noise(monkeypatch):
     "part, name, value",
     [
         (1, "DECAY", 1.5),
-        (1, "STEPS", 3),
+        (1, "STEPS", 4),
         (1, "THRESHOLD", -1),
         (2, "NOISE", -1.0),
         (2, "RUNS", 1),
         (2, "LONG", 0),
-        (3, "GAIN", 1.0),
+        (3, "GAIN", 4.0),
         (3, "STEPS", 0),
         (4, "LONG", 0),
     ],
@@ -174,3 +177,64 @@ def test_memory_at_another_decay_lasts_as_the_closed_form_says(monkeypatch):
     monkeypatch.setattr(rnn, "DECAY", 0.9)
     # min(h_1, h_2) = h_1 = 0.9^(t-3) > 0.001 up to t = 3 + log(0.001)/log(0.9) = 68.56
     assert run_parts(rnn, [1]).claims["L2-015"] == 68
+
+
+def test_figures_draw_what_they_say(monkeypatch):
+    drawn = {}
+
+    @contextmanager
+    def figure(self, name, rows=1, columns=1, size=None):
+        drawn[name] = [MagicMock() for _ in range(rows * columns)]
+        yield drawn[name] if columns > 1 else drawn[name][0]
+
+    monkeypatch.setattr(Recorder, "figure", figure)
+    monkeypatch.setattr(rnn, "LONG", 30)
+    run_parts(rnn, [1, 4])
+    calls = [ax.plot.call_args_list for ax in drawn["01_trajectory"] + drawn["01_dilemma"]]
+    first, memory, spread, gradient = ({c.kwargs["label"]: c.args[1] for c in one} for one in calls)
+    assert first["$h_1$"][:5].tolist() == [0, 0, 1, 0.5, 0.25]  # steps 1, 2, …
+    assert memory["contraction"][4] == gradient["contraction"][4] == 0.5**5
+    assert memory["latch"][0] == rnn.latch(rnn.one_at(3, 4))[-1, 0]
+    assert math.isclose(gradient["latch"][29], rnn.latch_gradient(30), rel_tol=1e-9)
+    assert math.isclose(gradient["LSTM cell"][29], rnn.cell_gradient(30), rel_tol=1e-12)
+    for name, theory in ("integrator", rnn.integrator_std), ("contraction", rnn.contraction_std):
+        assert all(abs(spread[name][t - 1] / theory(t) - 1) < 0.15 for t in (1, 10, 30))
+    _, c = rnn.run(rnn.hand_set_lstm(), rnn.noise(30, 256, 2))
+    assert torch.equal(spread["LSTM cell"], c.flatten(1).std(dim=1))
+
+
+def test_table_cells():
+    show = run_parts(rnn, [1, 2, 4])
+    assert show.tables["The slide's trajectory"][1][4] == [5, "0.25", "0.5", "0.25", "+1"]
+    [rows] = [rows for title, (_, rows) in show.tables.items() if title.startswith("Standard dev")]
+    assert [row[1] for row in rows] == [rnn.integrator_std(row[0]) for row in rows]
+    assert [row[3] for row in rows] == [rnn.contraction_std(row[0]) for row in rows]
+    _, rows = show.tables["The gradient back to what was written"]
+    assert [row[3] for row in rows] == [f"{rnn.latch_gradient(row[0]):.2e}" for row in rows]
+
+
+def test_claims_of_part_4_are_of_the_noisy_run_and_the_worse_unit(monkeypatch):
+    T = rnn.LONG + 4
+    h, c = torch.zeros(T, 2), torch.ones(T, 2)
+    h[3:] = 1
+    noisy = h.clone()
+    noisy[7, 0], c[-1] = 0, torch.tensor([1.25, 0.5])
+    runs = iter([(h, c), (noisy, c)])
+    monkeypatch.setattr(rnn, "run", lambda cell, x: next(runs))
+    monkeypatch.setattr(rnn, "draw_dilemma", lambda show: None)
+    claims = run_parts(rnn, [4]).claims
+    assert claims["L2-031"] == [T, T - 1]
+    assert claims["L2-032"] == 0.5
+    assert claims["L2-033"] == rnn.integrator_std(T)
+
+
+def test_too_much_noise_flips_some_latches(monkeypatch):
+    monkeypatch.setattr(rnn, "NOISE", 0.25)
+    assert run_parts(rnn, [3]).claims["L2-027"] is False
+
+
+def test_ratios(monkeypatch):
+    show = run_parts(rnn, [2])
+    [(_, rows)] = show.tables.values()
+    ratios = [[(a / i).item(), (b / c).item()] for _, i, a, c, b in rows[1:]]
+    assert show.claims["L2-022"] == [ratio for both in ratios for ratio in both]

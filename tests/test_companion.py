@@ -7,10 +7,12 @@ import math
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
 from companion import ROOT, Recorder, load_claims, scripts
+from companion.cli import default_language
 from companion.ledger import (
     Claim,
     constants,
@@ -22,7 +24,7 @@ from companion.ledger import (
     rounds_to,
     written,
 )
-from companion.show import Printer, has_chinese
+from companion.show import Printer, has_chinese, write_beside
 
 import numpy as np
 import pytest
@@ -131,6 +133,10 @@ def claim(check, lecture="2", **fields):
         (claim("erratum", low=3, high=4), 2, "differs"),
         (claim("erratum"), False, "erratum"),
         (claim("erratum"), True, "differs"),
+        (claim("erratum"), 5, "differs"),
+        (claim("erratum", low=3), [], "differs"),
+        (claim("erratum", low=3), False, "differs"),
+        (claim("residue", "1e-16"), [], "differs"),
     ],
 )
 def test_verdicts(entry, value, verdict):
@@ -321,10 +327,14 @@ def test_a_json_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a disk always full")
 def test_a_full_disk(tmp_path):
-    done = run("--no-figures", "--json", "/dev/full")
+    full = "/dev/full"
+    if os.geteuid() == 0:  # one of our own: root's broken code could replace the machine's
+        full = str(tmp_path / "full")
+        os.mknod(full, stat.S_IFCHR | 0o666, os.stat("/dev/full").st_rdev)
+    done = run("--no-figures", "--json", full)
     assert done.returncode == 2
-    assert done.stderr.decode() == "cannot write /dev/full: No space left on device\n"
-    assert os.path.exists("/dev/full")
+    assert done.stderr.decode() == f"cannot write {full}: No space left on device\n"
+    assert stat.S_ISCHR(os.stat(full).st_mode)
 
 
 def test_figures_that_cannot_be_saved_are_a_note(tmp_path):
@@ -406,3 +416,109 @@ def test_constants_as_published(script):
     """The ledger of constants matches the scripts, so that "edited" means edited."""
     for name, published in load_constants().items():
         assert constants(vars(script(name))) == published, name
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path):
+    path, link = tmp_path / "a.json", tmp_path / "link"
+    path.write_text("old")
+    link.symlink_to(path)
+    with pytest.raises(KeyError), write_beside(link) as file:
+        file.write(b"half")
+        file.flush()
+        assert path.read_text() == "old"
+        assert len(list(tmp_path.iterdir())) == 3  # beside it, so that the rename is atomic
+        raise KeyError
+    assert path.read_text() == "old"
+    with write_beside(link) as file:
+        file.write(b"new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def a_copy(tmp_path, old, new):
+    (tmp_path / "companion").symlink_to(ROOT / "companion", target_is_directory=True)
+    main = "from companion import cli; cli.ROOT = Path(__file__).resolve().parent; main("
+    source = EXAMPLE.read_text(encoding="utf-8").replace(".parent.parent", ".parent")
+    source = source.replace("main(__doc__", f"{main}__doc__").replace("WORDS = 3\n", "")
+    source = source.replace("WORDS > 0", "True").replace("WORDS", "3")
+    copy = tmp_path / "script.py"
+    copy.write_text(source.replace(old, new), encoding="utf-8")
+    return copy
+
+
+def test_strict_is_1_where_a_number_differs_and_only_then(tmp_path):
+    wrong = a_copy(tmp_path, "math.log(8), seeds", "math.inf, seeds")
+    assert run("--no-figures", "--strict").returncode == 0
+    assert run("--no-figures", script=wrong).returncode == 0
+    assert run("--no-figures", "--strict", "--json", tmp_path / "o", script=wrong).returncode == 1
+    report = json.loads((tmp_path / "o").read_text(), parse_constant=pytest.fail)  # no Infinity
+    assert [c["verdict"] for c in report["claims"]] == ["differs", "erratum"]
+
+
+def test_a_fault_of_ours_is_shown_in_full(tmp_path):
+    done = run("--no-figures", script=a_copy(tmp_path, "require(True", "require(False"))
+    assert done.returncode == 1
+    assert b"Traceback" in done.stderr
+
+
+def test_bounds_as_text():
+    assert claim("residue", "1e-16").bounds == "≤ 1e-15"
+    assert claim("range", low=1).bounds == "≥ 1"
+    assert claim("range", high=2).bounds == "≤ 2"
+    assert claim("range", low=0.55, high=0.65).bounds == "0.55 … 0.65"
+    assert claim("range", low=1 - 1e-9, high=1 + 1e-9).bounds == "1 ± 1e-09"
+    assert claim("erratum", right="3").bounds == "3"
+    assert written(claim("holds"), True, "zh") == "是"
+    assert written(claim("erratum", "2", right="3.14"), 3.14159) == "3.1416"
+    assert written(claim("digits", "0.05"), 0.0) == "0.0000"
+    assert numbers("2e+5") == ["2e+5"]
+    assert rounds_to(0.125, "0.12")
+    assert rounds_to(0.125, "0.13")
+    assert not rounds_to(0.125 + 1e-9, "1/8")
+    assert judge(claim("residue", "2"), True) == "differs"
+    assert constants({"Az": 1}) == {}
+
+
+@pytest.mark.parametrize("why", [{"why_en": "a"}, {"why_zh": "甲"}])
+def test_reason_in_both(why):
+    with pytest.raises(ValueError, match="why_en and why_zh"):
+        Claim("T-2", "1", "a", "甲", "2", "range", low=1, **why)
+
+
+def test_residue_needs_number():
+    with pytest.raises(ValueError, match="no number"):
+        Claim("T-2", "1", "a", "甲", "tiny", "residue")
+
+
+def test_recorder_more():
+    assert [*Recorder(seeds=2).seeds(10)] == [0, 1]
+    assert [*Recorder().seeds(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="header"):
+        Recorder().table("t", ["one"], [[1, 2]])
+    other = next(c.id for c in load_claims().values() if c.random not in ("", "trained"))
+    quick = Recorder(quick=True)
+    quick.claim(other, -1e9)
+    assert quick.verdicts[other] != "quick"
+
+
+def test_gone():
+    assert edited("01_forgetful_rnn", {})[0].endswith("= gone (was 0.5)")
+
+
+def test_locale(monkeypatch):
+    for name, value, lang in (
+        ("LANG", "zh_CN", "zh"),
+        ("LC_MESSAGES", "C", "en"),
+        ("LC_ALL", "zh_TW", "zh"),
+    ):
+        monkeypatch.delenv("LC_ALL", raising=False) if name != "LC_ALL" else None
+        if name == "LANG":
+            monkeypatch.delenv("LC_MESSAGES", raising=False)
+        monkeypatch.setenv(name, value)
+        assert default_language() == lang
+
+
+def test_abbrev():
+    assert run("--no-fig").returncode == 2

@@ -548,6 +548,7 @@ def test_cut_refuses_positions_that_are_not_there():
         ({"queries": 1, "keys": 0, "layers": 2}, "layers"),
         ({"queries": 1, "keys": 0, "heads": 2}, "heads"),
         ({"queries": 1.5, "keys": 0}, "queries"),
+        ({"queries": True, "keys": 0}, "queries"),
         ({"queries": 0, "keys": 0}, "query row 0"),
     ]:
         with pytest.raises(ValueError, match=word), lm.cut(gpt, **arguments):
@@ -591,6 +592,54 @@ def test_generate_repeats_with_its_generator():
     assert torch.equal(draw[0][:, :3], ids)
     plain = gpt.generate(ids, 9, 1.0, generator=torch.Generator().manual_seed(0))
     assert torch.equal(draw[0], plain)  # temperature 1 is the default
+
+
+def test_one_plus_inf_is_refused_and_the_first_blind_row_named():
+    ours, x = lm.MultiHeadAttention(8, 2), torch.randn(B, T, 8)
+    ours.extra_mask = torch.zeros(T, T)
+    ours.extra_mask[3, 1] = torch.inf  # below the diagonal: no -inf to make it NaN
+    with pytest.raises(ValueError, match="extra_mask must hold finite numbers or -inf"):
+        ours(x)
+    ours.extra_mask = torch.zeros(T, T)
+    ours.extra_mask[[2, 5]] = -torch.inf
+    with pytest.raises(ValueError, match="cuts query row 2 off"):
+        ours(x)
+
+
+def test_compiles_whole():
+    gpt, ids = lm.GPT(9, 8, 1, 2), torch.randint(9, (B, T))
+    gpt.blocks[0].attn.extra_mask = torch.zeros(T, T)
+    close(torch.compile(gpt, backend="eager", fullgraph=True)(ids), gpt(ids))
+
+
+def test_sizes_round_and_buffers_stay_out():
+    assert lm.FeedForward(8, activation="swiglu").d_ff == 21  # 21.33
+    assert "pe" not in lm.GPT(9, 8, 1, 2, positions="sinusoidal").state_dict()
+
+
+def test_int32_ids():
+    gpt, ids = lm.GPT(9, 8, 1, 2), torch.randint(9, (B, T), dtype=torch.int32)
+    close(gpt(ids), gpt(ids.long()), 0)
+    assert gpt.generate(ids, 2).dtype == torch.int32
+
+
+def test_bare_gpt2_checkpoint(gpt2):
+    bare = dict(gpt2.transformer.state_dict())  # no "transformer.", no lm_head
+    bare["h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    ours = lm.GPT(13, 8, 3, 2, max_len=12, activation="gelu_tanh")
+    ours.load_gpt2_state_dict(bare)
+    ids = torch.randint(13, (B, T))
+    close(ours(ids), gpt2(ids).logits)
+
+
+def test_cut_takes_ranges_sets_and_layers_of_other_head_counts():
+    layers = nn.ModuleList([lm.MultiHeadAttention(8, 2), lm.MultiHeadAttention(8, 4)])
+    x = torch.randn(B, T, 8)
+    with lm.cut(layers, range(4, 6), {1, 3}, heads=-1):
+        for layer in layers:
+            zero = (layer.attention(x) == 0) & ~torch.ones(T, T).triu(1).bool()
+            places = {tuple(p) for p in zero[0].nonzero().tolist()}
+            assert places == {(layer.n_heads - 1, q, k) for q in (4, 5) for k in (1, 3)}
 
 
 # ── wrong input ──────────────────────────────────────────────────────────────────────────────────
@@ -644,6 +693,20 @@ WRONG = {
     r"n_new must be in 0 … 117 \(max_len 120": lambda: lm.GPT(9, 8, 1, 2).generate(IDS, 118),
     "n_new must be in 0 … 117 .* got -1": lambda: lm.GPT(9, 8, 1, 2).generate(IDS, -1),
     "vocab_size must be a whole number, 1 or more": lambda: lm.gpt_parameter_count(0, 8, 1, 4),
+    "input_size must be a whole number": lambda: lm.ElmanRNN(0, 3),
+    "vocab_size must be a whole number, 1 or more, got 0": lambda: lm.GPT(0, 8, 1, 2),
+    "max_len must be a whole number, 1 or more, got 0": lambda: lm.GPT(9, 8, 1, 2, max_len=0),
+    "max_len must be a whole number, 1": lambda: lm.gpt_parameter_count(9, 8, 1, 0),
+    "base must be a finite number above 0, got inf": lambda: lm.sinusoidal_positions(
+        5, 8, base=math.inf
+    ),
+    "temperature must be 0 or a positive number, got inf": lambda: lm.GPT(9, 8, 1, 2).generate(
+        IDS, 1, math.inf
+    ),
+    "top_k must be in 1 … 9, got 2.5": lambda: lm.GPT(9, 8, 1, 2).generate(IDS, 1, top_k=2.5),
+    "n_new must be in .* got 1.0": lambda: lm.GPT(9, 8, 1, 2).generate(IDS, 1.0),
+    r"ids must be integers \(B, T\) .*int64 \(3,\)": lambda: lm.GPT(9, 8, 1, 2)(IDS[0]),
+    "ids must be integers .*bool": lambda: lm.GPT(9, 8, 1, 2)(IDS.bool()),
 }
 
 
