@@ -63,6 +63,7 @@ def part1_contraction(show):
         ax.axhline(THRESHOLD, color="grey", linestyle="--", label="threshold of the readout")
         ax.axvline(last + 0.5, color="black", linestyle=":", label=f"answers +1 up to t = {last}")
         ax.set(yscale="log", xlabel="step t", ylabel="hidden state")
+        ax.minorticks_off()
         ax.set_title(f"A contraction forgets: each step keeps {DECAY} of the memory")
         ax.legend()
 
@@ -289,6 +290,7 @@ def draw_dilemma(show):
         gradient.set_title("Gradient back to the state just written")
         for ax in (memory, spread, gradient):
             ax.set_xlabel("steps")
+            ax.minorticks_off()
         memory.legend()
 
 

@@ -26,6 +26,7 @@ RUNS = 20  # runs of the matrix form for each of the loop, which takes far longe
 D = 32  # dimension of their inputs, queries, keys and values
 N_KEYS = 32  # keys behind each softmax of §3.5
 QUERIES = 20_000  # queries behind each average of §3.5 and exercise 4
+LONG_QUERIES = 5_000  # in §3.5's table above d_k = 64: long vectors take longer, scatter less
 D_K = [1, 4, 16, 64, 256, 1024]  # dimensions of queries and keys in the table of §3.5
 LEADS = [0, 1, 2, 4, 8, 16, 32]  # by how much one score leads the others
 D_K_EXERCISE = 64  # exercise 4
@@ -298,7 +299,8 @@ def zeroed_after(X, W_q, W_k, M):
 def part4_scaling(show):
     """§3.5 · 为什么要除以 √d_k · Why divide by √d_k"""
     require(N_KEYS >= 2, f"N_KEYS must be 2 or more for a softmax to choose from, got {N_KEYS}")
-    require(QUERIES >= N_KEYS, f"QUERIES must be N_KEYS = {N_KEYS} or more, got {QUERIES}")
+    for name, queries in ("QUERIES", QUERIES), ("LONG_QUERIES", LONG_QUERIES):
+        require(queries >= N_KEYS, f"{name} must be N_KEYS = {N_KEYS} or more, got {queries}")
     require(D_K and min(D_K) >= 1, f"D_K must be one or more dimensions >= 1, got {D_K}")
     require(D_K_EXERCISE >= 1, f"D_K_EXERCISE must be 1 or more, got {D_K_EXERCISE}")
     require(LEADS, f"LEADS must be one or more score differences, got {LEADS}")
@@ -339,8 +341,12 @@ def saturation_table(show):
     for scale, scale_zh in ("unscaled", "不缩放"), ("scaled", "缩放"):
         header += [(f"{scale}: largest weight", f"{scale_zh}：最大权重")]
         header += [(f"{scale}: entropy", f"{scale_zh}：熵")]
-    title = f"Softmax over {N_KEYS} keys, {QUERIES} queries; ± half the range of {len(seeds)} seeds"
-    title_zh = f"{N_KEYS} 个键上的 softmax，{QUERIES} 个查询，± 为 {len(seeds)} 个种子极差的一半"
+    title = f"Softmax over {N_KEYS} keys, {QUERIES} queries ({LONG_QUERIES} above d_k = 64); "
+    title += f"± half the range of {len(seeds)} seeds"
+    title_zh = (
+        f"{N_KEYS} 个键上的 softmax，{QUERIES} 个查询（d_k > 64 时 {LONG_QUERIES} 个），"
+        f"± 为 {len(seeds)} 个种子极差的一半"
+    )
     show.table((title, title_zh), header, rows)
 
     show.claim("L2-057", N_KEYS)
@@ -360,7 +366,9 @@ def saturation(d_k, seed):
     float32 draws four times as fast, and its rounding is far below the spread over seeds.
     """
     draws = torch.Generator().manual_seed(seed)
-    Q, K = (torch.randn(QUERIES // N_KEYS, N_KEYS, d_k, generator=draws) for _ in range(2))
+    queries = QUERIES if d_k <= 64 else LONG_QUERIES
+    shape = queries // N_KEYS, N_KEYS, d_k
+    Q, K = (torch.randn(shape, generator=draws) for _ in range(2))
     S = Q @ K.mT  # (sequences, N_KEYS, N_KEYS)
     return S.std().item(), *concentration(S), *concentration(S / math.sqrt(d_k))
 

@@ -36,7 +36,7 @@ STEPS, RATE = 500, 1e-3  # Adam's steps and learning rate
 NORM_DEPTHS = [2, 8, 32]  # Transformer blocks stacked to compare pre-norm with post-norm
 VOCAB, D_MODEL, N_LAYERS, N_HEADS, MAX_LEN = 47, 64, 2, 4, 32  # the small GPT
 TOKENS, CHANGED = 12, 7  # a sequence of 12 tokens, of which the 7th is changed
-TIMED, PATIENCE = 512, 2.0  # tokens in a timed sequence; seconds to go on repeating it
+TIMED, PATIENCE = 512, 1.0  # tokens in a timed sequence; seconds to go on repeating it
 SEED = 0
 
 F64 = torch.float64  # residues of 1e-16 need it

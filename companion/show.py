@@ -180,7 +180,7 @@ class Show(Recorder):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_beside(path) as file:
-                figure.savefig(file, format="png", dpi=150)
+                figure.savefig(file, format="png", dpi=110)
             here = Path.cwd()
             self.note(f"figure: {path.relative_to(here) if path.is_relative_to(here) else path}")
         except OSError as error:

@@ -29,6 +29,7 @@ def att(script):
 def small(att, monkeypatch):
     """The script with few queries: part 4 in a blink."""
     monkeypatch.setattr(att, "QUERIES", 960)
+    monkeypatch.setattr(att, "LONG_QUERIES", 960)
     monkeypatch.setattr(att, "D_K", [1, 4, 16])
     monkeypatch.setattr(att, "LENGTHS", [3, 5])
     return att
@@ -303,6 +304,7 @@ def test_concentration_of_known_distributions(att):
 def test_saturation_by_another_route(att, monkeypatch, d_k):
     """Given q, the scores q·k are N(0, |q|²): |q| is a chi with d_k degrees, no vectors needed."""
     monkeypatch.setattr(att, "QUERIES", 6400)
+    monkeypatch.setattr(att, "LONG_QUERIES", 6400)
     random = np.random.default_rng(d_k)
     scores = np.sqrt(random.chisquare(d_k, size=(6400, 1))) * random.standard_normal((6400, 32))
     std, *four = att.saturation(d_k, seed=0)
@@ -392,6 +394,7 @@ def test_exercise_1_in_closed_form(att):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_keys_drawn_in_pieces_are_the_keys_of_one_draw(att, monkeypatch, dtype):
     monkeypatch.setattr(att, "QUERIES", 450)  # two pieces of 200, one of 50
+    monkeypatch.setattr(att, "LONG_QUERIES", 450)
     torch.manual_seed(0)
     q, k = torch.randn(450, 64, dtype=dtype), torch.randn(450, 32, 64, dtype=dtype)
     torch.testing.assert_close(att.own_keys(0, dtype), torch.einsum("nd,nkd->nk", q, k))
