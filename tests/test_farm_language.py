@@ -181,3 +181,18 @@ def test_the_module_prints_itself_on_every_console(encoding, tmp_path):
     text = done.stdout.decode(encoding)
     assert done.returncode == 0, done.stderr
     assert "2^(15.5/11.625) = 2.519842" in text and "102,261,120" in text
+
+
+def test_agreement_sets_of_different_k_are_drawn_apart():
+    """Same subjects for every k would make the k's one sample, not nine."""
+    subjects = [farm.agreement(k)[0][:, 2] for k in (0, 3, 8)]
+    assert not torch.equal(subjects[0], subjects[1])
+    assert not torch.equal(subjects[1], subjects[2])
+    assert torch.equal(farm.agreement(3)[0], farm.agreement(3)[0])
+
+
+def test_the_module_says_how_often_each_number_of_phrases_comes(monkeypatch, capsys):
+    few = farm.corpus(50, "training")
+    monkeypatch.setattr(farm, "corpus", lambda size, purpose: few)
+    farm.describe()
+    assert "  K            0 0.5, 1 0.25, 2 0.125, 3 0.125\n" in capsys.readouterr().out
