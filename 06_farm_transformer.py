@@ -615,7 +615,7 @@ def part4_cut(show):
         ax.set_title("What the verb's number depends on")
 
 
-def right_after_cut(model, positions, layers=slice(None), heads=slice(None)):
+def right_after_cut(model, positions):
     """is_right at K while no later token can look at these positions, counted from 1 (B,).
 
     The last token has nobody behind it: there its look at itself is cut.
@@ -624,7 +624,7 @@ def right_after_cut(model, positions, layers=slice(None), heads=slice(None)):
     with ExitStack() as cuts:
         for p in positions:
             behind = slice(p, None) if p < last else last - 1  # from 0: p is the token after p
-            cuts.enter_context(cut(model, behind, p - 1, layers, heads))
+            cuts.enter_context(cut(model, behind, p - 1))
         return is_right(model, K)
 
 
