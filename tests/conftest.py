@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import signal
 import sys
 from companion import ROOT, Recorder
 from functools import cache
@@ -10,6 +11,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)  # small tensors: a second thread only waits for the first
+
+# A shell's background job ignores Ctrl-C, and the scripts that the tests interrupt would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache
