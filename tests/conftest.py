@@ -12,7 +12,7 @@ import torch
 
 torch.set_num_threads(1)  # small tensors: a second thread only waits for the first
 
-# A shell's background job ignores Ctrl-C, and the scripts that the tests interrupt would inherit it.
+# A shell's background job ignores Ctrl-C, and the scripts that tests interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
