@@ -176,7 +176,7 @@ def test_a_step_multiplies_by_each_weight_once(script):
             kind(32, 64)(torch.zeros(1, 1, 32))
         flops.append(counter.get_total_flops())
     assert flops == [2 * 6144, 2 * 24576]  # a multiplication and an addition each
-    assert "24,576 multiplications against 6,144, 4 times" in run_parts(module, [2]).notes[0]
+    assert "24,576 multiplications to 6,144, 4 times" in run_parts(module, [2]).notes[0]
 
 
 # ── part 3: how far the gradient reaches ─────────────────────────────────────────────────────────
