@@ -1,14 +1,17 @@
 """The command line that all scripts share: `main(__doc__, PARTS)`."""
 
 import argparse
+import ast
 import json
 import locale
 import math
 import os
+import re
 import signal
 import sys
 import time
-from companion.ledger import ROOT, edited, load_claims
+from companion.edits import chosen, edit
+from companion.ledger import ROOT, edited, load_claims, load_constants
 from companion.show import Show, write_beside
 from pathlib import Path
 
@@ -69,29 +72,74 @@ def cores():
 def main(doc, parts, argv=None, extra=None):
     """Run a script's parts, or the one that --part names, and exit.
 
-    extra: a function that adds the script's own flags to the argparse parser; what the reader chose
-    is in show.options.
+    argv: the flags, default: the command line's. extra: a function that adds the script's own flags
+    to the argparse parser; what the reader chose is in show.options.
+
+    In a cell of a notebook it returns instead, and takes flags from argv only:
+    main(__doc__, [part2_latch], ["--seeds", "3"]).
     """
-    script = Path(parts[0].__globals__["__file__"]).resolve()
+    namespace = parts[0].__globals__
+    script = script_of(parts)
+    cell = in_cell(script)
+    if cell:  # a notebook has no docstring either
+        doc, argv = ast.get_docstring(ast.parse(script.read_text("utf-8"))), argv or []
     p = parser(doc, script.name)
+    text = "run with another value of a constant, e.g. STEPS=50; more than once for more"
+    p.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=text)
     if extra:
         extra(p)
     options = p.parse_args(argv)
-    if options.part and options.part > len(parts):
-        p.error(f"argument --part: no part {options.part}, {script.name} has 1 to {len(parts)}")
+    numbers = [int(re.match(r"part(\d+)_", part.__name__)[1]) for part in parts]
+    if options.part and options.part not in numbers:
+        there = f"{numbers[0]} to {numbers[-1]}"
+        p.error(f"argument --part: no part {options.part}, {script.name} has {there}")
+    if options.set:
+        try:
+            if cell:
+                raise ValueError("in a notebook, edit the constant in its cell")
+            edit(script, namespace, chosen(options.set, namespace))
+        except Exception as error:  # also one of a line that the script computes from the constant
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            print(f"{script.name}: --set: {kind}{error}", file=sys.stderr)
+            sys.exit(2)
+        parts = [namespace[part.__name__] for part in parts]
+    if cell:
+        run(script, doc, dict(zip(numbers, parts)), options, cell)
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` blocks run
     try:
-        sys.exit(run(script, doc, parts, options))
+        sys.exit(run(script, doc, dict(zip(numbers, parts)), options))
     except KeyboardInterrupt:
         print(f"\n{script.name}: interrupted", file=sys.stderr)
         sys.exit(130)
 
 
-def run(script, doc, parts, options):
+def script_of(parts):
+    """The script that these parts are from; a notebook has no __file__, so there by their titles"""
+    file = parts[0].__globals__.get("__file__")
+    if file:
+        return Path(file).resolve()
+    title = parts[0].__doc__.splitlines()[0]
+    found = [path for path in scripts() if title in path.read_text(encoding="utf-8")]
+    if not found:
+        raise ValueError(f"no script here has a part {title!r}")
+    return found[0]
+
+
+def in_cell(script):
+    """Is this a cell in IPython or Jupyter? There the command line is not ours."""
+    ipython = sys.modules.get("IPython")
+    return bool(ipython and ipython.get_ipython()) and Path(sys.argv[0]).resolve() != script
+
+
+def run(script, doc, parts, options, cell=False):
     """The exit code: 0; 1 under --strict if a number differs; 2 if it could not be done."""
     start = time.perf_counter()
     name = script.relative_to(ROOT).with_suffix("").as_posix()
-    changes = edited(name, parts[0].__globals__)
+    namespace = next(iter(parts.values())).__globals__
+    if cell:  # cells that were not run yet have not changed a constant
+        namespace = load_constants().get(name, {}) | namespace
+    changes = edited(name, namespace)
     show = Show(
         directory=None if options.no_figures else options.figures,
         seeds=options.seeds,
@@ -104,7 +152,7 @@ def run(script, doc, parts, options):
     show.title(" ".join(doc.splitlines()[0].split()))
     if changes:
         show.note(("edited: ", "已改动：")[show.lang == "zh"] + "; ".join(changes))
-    for number, part in enumerate(parts, start=1):
+    for number, part in parts.items():
         if options.part in (None, number):
             show.title(f"{number} · {part.__doc__.splitlines()[0]}")
             try:
