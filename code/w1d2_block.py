@@ -10,7 +10,8 @@ weights; a stack of it counted to GPT-2 small's last parameter; the sinusoids; t
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# For companion, one folder up; a notebook, which has no __file__, runs in this folder.
+sys.path.insert(0, str(Path(globals().get("__file__", "notebook")).resolve().parent.parent))
 
 import inspect
 import math

@@ -11,7 +11,8 @@ held against them step by step; then all of them on the same text.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for companion
+# For companion, one folder up; a notebook, which has no __file__, runs in this folder.
+sys.path.insert(0, str(Path(globals().get("__file__", "notebook")).resolve().parent.parent))
 
 import argparse
 import hashlib

@@ -3,6 +3,7 @@
 Any text may be a pair (English, Chinese); --lang chooses.
 """
 
+import io
 import os
 import statistics
 import sys
@@ -185,6 +186,12 @@ class Show(Recorder):
             self.note(f"figure: {path.relative_to(here) if path.is_relative_to(here) else path}")
         except OSError as error:
             self.note(f"figure {name} not saved: {error.strerror or error}: {path}")
+        if self.out.notebook:
+            from IPython.display import Image, display
+
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", dpi=110)
+            display(Image(picture.getvalue()))
 
     def progress(self, items, total, label):
         watched = sys.stderr.isatty()
@@ -198,8 +205,11 @@ class Printer:
     """Plain lines and tables on stdout, whatever it is: terminal, pipe, GBK, ASCII, closed."""
 
     def __init__(self):
-        width = None if sys.stdout.isatty() else 100_000  # a pipe has no width to wrap at
-        self.console = _Console(width=width, highlight=False, markup=False, emoji=False)
+        self.console = _Console(highlight=False, markup=False, emoji=False)
+        self.notebook = self.console.is_jupyter  # it shows what is printed as HTML
+        self.wraps = sys.stdout.isatty() or self.notebook
+        if not self.wraps:
+            self.console.width = 100_000  # a pipe has no width to wrap at
 
     def can(self, text):
         try:
@@ -231,7 +241,7 @@ class Printer:
         self.console.print(Text("\n"), line, Text("\n" + self.plainer("─") * line.cell_len), sep="")
 
     def print(self, text):
-        self.console.print(Text(self.plainer(text)), soft_wrap=not sys.stdout.isatty())
+        self.console.print(Text(self.plainer(text)), soft_wrap=not self.wraps)
 
     def table(self, header, rows):
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
