@@ -14,6 +14,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python shou
 def _say_what_is_missing(kind, error, traceback):
     """A package that is not installed: one line with the command, in place of a traceback."""
     packages = ("torch", "numpy", "matplotlib", "rich", "joblib", "tokenizers", "sentencepiece")
+    packages += ("jinja2",)
     if issubclass(kind, ModuleNotFoundError) and error.name in packages:
         install = f"{sys.executable} -m pip install -r requirements.txt"
         print(f"{error.name} is not installed; run: {install}", file=sys.stderr)

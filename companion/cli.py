@@ -52,6 +52,8 @@ def parser(doc, prog):
     p.add_argument("--figures", metavar="DIR", type=Path, default=ROOT / "figures", help=figures)
     p.add_argument("--no-figures", action="store_true", help="draw none")
     p.add_argument("--json", metavar="FILE", type=Path, help="write the claims there as well")
+    p.add_argument("--report", metavar="FILE", type=Path, help="write a page to look at: FILE.html")
+    p.add_argument("--record", metavar="FILE", type=Path, help=argparse.SUPPRESS)  # for run_all.py
     p.add_argument("--strict", action="store_true", help="exit with 1 if a number differs")
     p.add_argument("--quick", action="store_true", help="shortest training, not judged")
     return p
@@ -140,7 +142,10 @@ def run(script, doc, parts, options, cell=False):
     if cell:  # cells that were not run yet have not changed a constant
         namespace = load_constants().get(name, {}) | namespace
     changes = edited(name, namespace)
+    if options.report and not can_write(options.report):
+        return 2
     show = Show(
+        page=bool(options.report or options.record),
         directory=None if options.no_figures else options.figures,
         seeds=options.seeds,
         jobs=options.jobs or cores(),
@@ -151,7 +156,7 @@ def run(script, doc, parts, options, cell=False):
     )
     show.title(" ".join(doc.splitlines()[0].split()))
     if changes:
-        show.note(("edited: ", "已改动：")[show.lang == "zh"] + "; ".join(changes))
+        show.note(("edited: " + "; ".join(changes), "已改动：" + "；".join(changes)))
     for number, part in parts.items():
         if options.part in (None, number):
             show.title(f"{number} · {part.__doc__.splitlines()[0]}")
@@ -169,9 +174,9 @@ def run(script, doc, parts, options, cell=False):
     verdicts = list(show.verdicts.values())
     counts = {word: verdicts.count(word) for word in dict.fromkeys(verdicts)}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items()) or "0"
-    numbers = ("numbers", "个数")[show.lang == "zh"]
-    show.note(f"{len(verdicts)} {numbers}: {counted} · {seconds:.1f} s")
-    if options.json:
+    numbers = show.say(("numbers", "个数"))
+    show.out.print(f"\n{len(verdicts)} {numbers}: {counted} · {seconds:.1f} s")
+    if options.json or show.page:
         claims = [
             {
                 "id": id,
@@ -184,7 +189,12 @@ def run(script, doc, parts, options, cell=False):
             for id, value in show.claims.items()
         ]
         report = {"script": name, "seconds": round(seconds, 3), "claims": claims}
-        if not write_json(options.json, report):
+        if options.json and not write_json(options.json, report):
+            return 2
+        record = report | {"shown": on_page(show.shown)} if show.page else None
+        if options.record and not write_json(options.record, record):
+            return 2
+        if options.report and not write_report(options.report, [record], show.lang):
             return 2
     return 1 if options.strict and "differs" in verdicts else 0
 
@@ -196,9 +206,44 @@ def finite(value):
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def on_page(thing):
+    """What was shown, for JSON: a text in two languages becomes {"en": …, "zh": …}."""
+    if isinstance(thing, Said):
+        return dict(zip(("en", "zh"), thing.both))
+    if isinstance(thing, dict):
+        return {key: on_page(value) for key, value in thing.items()}
+    thing = plain(thing)
+    return [on_page(one) for one in thing] if isinstance(thing, list) else finite(thing)
+
+
+def can_write(path):
+    """Before a long run: could this file be written? If not, False and a line that says why."""
+    folder = Path(os.path.realpath(path)).parent
+    if path.is_dir():
+        why = "it is a directory"
+    elif not folder.is_dir():
+        why = f"there is no directory {folder}"
+    elif not os.access(folder, os.W_OK):
+        why = f"the directory {folder} is read-only"
+    else:
+        return True
+    print(f"cannot write {path}: {why}", file=sys.stderr)
+    return False
+
+
 def write_json(path, report):
     """Write it whole or not at all; False, and a line that names the path, if it cannot be done."""
-    text = json.dumps(report, ensure_ascii=False, indent=1) + "\n"
+    return write_text(path, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+
+
+def write_report(path, records, lang):
+    """The page about these runs, whole or not at all, as write_json does."""
+    from companion.report import page  # it needs Jinja2, which runs without a page do not
+
+    return write_text(path, page(records, lang))
+
+
+def write_text(path, text):
     try:
         with write_beside(path) as file:
             file.write(text.encode())

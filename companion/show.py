@@ -4,7 +4,10 @@ Any text may be a pair (English, Chinese); --lang chooses.
 """
 
 import io
+import base64
+import io
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -12,6 +15,7 @@ import unicodedata
 from companion.ledger import judge, load_claims, plain, written
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from rich import box
 from rich.console import Console
@@ -37,18 +41,26 @@ def require(holds, message):
         raise ValueError(message)
 
 
+class Said(str):
+    """A text in the reader's language; .both is (English, Chinese), for the report page."""
+
+
 class Recorder:
     """What a part hands over, kept: .claims {id: value}, .tables {title: (header, rows)}, …
 
     jobs: processes for runs over seeds. quick: the shortest honest training, not judged.
     options: the whole command line, for a script with flags of its own.
+    page: keep pictures and the data of views for a report page too. It shows .shown, in order:
+    {"title": …}, {"table": …, "header": …, "rows": …}, {"note": …}, {"figure": …}, {"view": …}.
     """
 
-    def __init__(self, seeds=None, jobs=1, quick=False, lang="en", edited=(), options=None):
+    def __init__(
+        self, seeds=None, jobs=1, quick=False, lang="en", edited=(), options=None, page=False
+    ):
         self.n_seeds, self.jobs, self.quick, self.lang = seeds, jobs, quick, lang
-        self.edited, self.options = list(edited), options
+        self.edited, self.options, self.page = list(edited), options, page
         self.claims, self.verdicts, self.seeds_of = {}, {}, {}
-        self.tables, self.figures, self.notes = {}, [], []
+        self.tables, self.figures, self.notes, self.shown = {}, [], [], []
 
     def seeds(self, default):
         """The seeds to run: --seeds N gives 0 … N-1, otherwise 0 … default-1."""
@@ -81,11 +93,19 @@ class Recorder:
         require(
             all(len(r) == len(header) for r in rows), f"{title}: a row and header {header} differ"
         )
-        self.tables[self.say(title)] = (list(map(self.say, header)), rows)
+        title, header = self.say(title), list(map(self.say, header))
+        self.tables[title] = (header, rows)
+        self.shown.append({"table": title, "header": header, "rows": rows})
 
     def note(self, text):
         """A sentence."""
         self.notes.append(self.say(text))
+        self.shown.append({"note": self.notes[-1]})
+
+    def view(self, name, make):
+        """Something to play with on a report page; make() computes its data, only for a page."""
+        if self.page:
+            self.shown.append({"view": name, "data": make()})
 
     @contextmanager
     def figure(self, name, rows=1, columns=1, size=None):
@@ -98,8 +118,14 @@ class Recorder:
         yield from items
 
     def say(self, text):
-        """The text in the reader's language."""
-        return text if isinstance(text, str) else text[self.lang == "zh"]
+        """The text in the reader's language; of two lists, text by text."""
+        if isinstance(text, str):
+            return text
+        if not isinstance(text[0], str):
+            return [self.say(pair) for pair in zip(*text)]
+        said = Said(text[self.lang == "zh"])
+        said.both = tuple(map(str, text))
+        return said
 
 
 class Show(Recorder):
@@ -114,6 +140,7 @@ class Show(Recorder):
         self.in_part = []
 
     def title(self, text):
+        self.shown.append({"title": text})
         self.out.heading(text)
 
     def claim(self, id, value, seeds=None):
@@ -177,15 +204,18 @@ class Show(Recorder):
         axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
         yield axes[0] if len(axes) == 1 else axes
         self.figures.append(name)
+        if self.page:
+            self.shown.append({"figure": name} | picture(figure))
         path = Path(self.directory) / f"{name}.png"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_beside(path) as file:
                 figure.savefig(file, format="png", dpi=110)
             here = Path.cwd()
-            self.note(f"figure: {path.relative_to(here) if path.is_relative_to(here) else path}")
+            said = f"figure: {path.relative_to(here) if path.is_relative_to(here) else path}"
         except OSError as error:
-            self.note(f"figure {name} not saved: {error.strerror or error}: {path}")
+            said = f"figure {name} not saved: {error.strerror or error}: {path}"
+        self.out.print("\n" + said)
         if self.out.notebook:
             from IPython.display import Image, display
 
@@ -238,7 +268,8 @@ class Printer:
         kept = [one for one in text.split(" · ") if self.can(one) or not has_chinese(one)]
         text = " · ".join(kept)
         line = Text(self.plainer(text), style="bold")
-        self.console.print(Text("\n"), line, Text("\n" + self.plainer("─") * line.cell_len), sep="")
+        rule = self.plainer("─") * min(line.cell_len, self.console.width)
+        self.console.print(Text("\n"), line, Text("\n" + rule), sep="")
 
     def print(self, text):
         self.console.print(Text(self.plainer(text)), soft_wrap=not self.wraps)
@@ -247,11 +278,35 @@ class Printer:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for n, head in enumerate(header):
             numeric = all(_is_number(row[n]) for row in rows)
-            table.add_column(Text(self.plainer(head)), justify="right" if numeric else "left")
+            side = "right" if numeric else "left"
+            table.add_column(Text(self.plainer(head), overflow="fold"), justify=side)
         for row in rows:
             cells = [self.plainer(_cell(one)) for one in row]
             table.add_row(*(Text(c, style=COLOURS.get(c, ""), overflow="fold") for c in cells))
         self.console.print(table)
+
+
+def picture(figure):
+    """A matplotlib figure for the report page: its text, and an image as a data: address.
+
+    SVG where it stays small, otherwise the PNG in 256 colours; both the same in every run.
+    """
+    import matplotlib
+    from PIL import Image
+
+    svg, png, small = io.StringIO(), io.BytesIO(), io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "companion"}):
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    text = svg.getvalue().partition("<svg")[2]
+    text = re.sub("<metadata>.*</metadata>", "", "<svg" + text, flags=re.S)
+    data = "data:image/svg+xml," + quote(re.sub(r"\s+", " ", text), safe=" /:=;,()+<>")
+    if len(data) > 150_000:
+        figure.savefig(png, format="png", dpi=144)
+        Image.open(png).convert("RGB").quantize(256).save(small, format="png", optimize=True)
+        data = "data:image/png;base64," + base64.b64encode(small.getvalue()).decode()
+    titles = [text for ax in figure.axes if (text := ax.get_title())]
+    width, height = (round(100 * inches) for inches in figure.get_size_inches())
+    return {"image": data, "alt": "; ".join(titles), "width": width, "height": height}
 
 
 def has_chinese(text):
