@@ -11,8 +11,8 @@ import signal
 import sys
 import time
 from companion.edits import chosen, edit
-from companion.ledger import ROOT, edited, load_claims, load_constants
-from companion.show import Show, write_beside
+from companion.ledger import ROOT, edited, load_claims, load_constants, plain
+from companion.show import Said, Show, write_beside
 from pathlib import Path
 
 

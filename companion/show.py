@@ -3,7 +3,6 @@
 Any text may be a pair (English, Chinese); --lang chooses.
 """
 
-import io
 import base64
 import io
 import os
@@ -205,7 +204,7 @@ class Show(Recorder):
         yield axes[0] if len(axes) == 1 else axes
         self.figures.append(name)
         if self.page:
-            self.shown.append({"figure": name} | picture(figure))
+            self.shown.append({"figure": name} | for_page(figure))
         path = Path(self.directory) / f"{name}.png"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +285,7 @@ class Printer:
         self.console.print(table)
 
 
-def picture(figure):
+def for_page(figure):
     """A matplotlib figure for the report page: its text, and an image as a data: address.
 
     SVG where it stays small, otherwise the PNG in 256 colours; both the same in every run.
