@@ -581,7 +581,7 @@ def part4_cut(show):
     labels["worst single"] = ("the worst of these single positions", "其中影响最大的单个位置")
     rows = [[show.say(labels[name]), *(three(score[s][name]) for s in seeds)] for name in labels]
     header = [("tokens that nobody behind them may look at", "之后的查询都不许看的位置")]
-    header += [f"{show.say(('seed', '种子'))} {s}" for s in seeds]
+    header += [(f"seed {s}", f"种子 {s}") for s in seeds]
     title = f"Accuracy at k = {K} with links cut in all heads of all layers"
     show.table((title, f"在所有层、所有头里切断后，k = {K} 的准确率"), header, rows)
 
@@ -613,6 +613,7 @@ def part4_cut(show):
         ax.axvline(0.5, color="grey", linestyle=":", linewidth=1)
         ax.set(xlim=(0, 1.03), xlabel=f"accuracy at k = {K} (bar: seed 0, ticks: every seed)")
         ax.set_title("What the verb's number depends on")
+    show.view("attention", lambda: attention_view(show, models["learned", seeds[0]]))
 
 
 def right_after_cut(model, positions):
@@ -690,7 +691,7 @@ def part6_samples(show):
         if error is not None:
             verdict, words = ("not in it", "不合"), (*words[:error], "*", *words[error:])
         text = " ".join(word for word in words if word != farm.EOS)
-        rows.append([text, show.say(verdict), ("no", "yes")[words in known]])
+        rows.append([text, show.say(verdict), words in known])
     header = [("sentence (* before the first wrong word)", "句子（* 在第一个错词之前）")]
     header += [("verdict", "判定"), ("in the training set", "在训练集里")]
     title = f"The first {len(rows)} of {SAMPLED:,} sentences that the GPT writes, seed 0"
@@ -734,7 +735,7 @@ def part7_heads(show):
             only[s][name] = without(models["learned", s], rest)
     both = {s: {n: f"{three(score[s][n])} / {three(only[s][n])}" for n in cuts} for s in seeds}
     rows = [[name, *(both[s][name] for s in seeds)] for name in cuts]
-    header = [("layer or head", "层或头"), *(f"{show.say(('seed', '种子'))} {s}" for s in seeds)]
+    header = [("layer or head", "层或头"), *((f"seed {s}", f"种子 {s}") for s in seeds)]
     title = f"Accuracy at k = {K} with the subject cut off: only here / everywhere but here"
     show.table((title, f"k = {K} 的准确率：只在此处切断主语 / 除此处外全部切断"), header, rows)
 
@@ -825,6 +826,57 @@ def residual_stream(model, ids):
 def readout(model, x):
     """The logits (B, V) of the last token, where the verb is due."""
     return F.linear(model.final_norm(x[:, -1]), model.token_embedding.weight)
+
+
+# ── for the report page (run_all.py --report): attention to look at, links to cut ────────────────
+def attention_view(show, model):
+    """What the page lets its reader choose from: k, a sentence, layer and head, a token to cut.
+
+    Attention weights (layers, h, T, T) are in thousandths. Accuracies are over all SENTENCES of
+    that k; cuts[p - 1] is what is left once nobody behind token p can look at it, as in part 4.
+    """
+    view, distances = {}, range(K + 1) if show.quick else ks()
+    label = show.say(("attention and cuts", "注意力与切断"))
+    for k in show.progress(distances, len(distances), label):
+        ids, numbers = farm.agreement(k, SENTENCES)  # (B, T)
+        some = ids[:4]  # singular and plural subjects by turns
+        with one_thread():
+            weights = torch.stack(model.attention(some), dim=1)  # (B, layers, h, T, T)
+            verbs = torch.softmax(model(some)[:, -1], dim=1)  # (B, V)
+            xs = residual_stream(model, ids)
+            cuts = [accuracy_by_cut(model, xs, numbers, p) for p in range(1, ids.shape[1] + 1)]
+        one, many = (
+            verbs[:, [farm.ID[verb] for verb in farm.VERB[n]]].sum(dim=1)
+            for n in (farm.SINGULAR, farm.PLURAL)
+        )
+        view[k] = {
+            "accuracy": accuracy(model, k),
+            "cuts": cuts,
+            "words": [[farm.VOCABULARY[i] for i in row] for row in some],
+            "plural": (numbers[: len(some)] == farm.PLURAL).tolist(),
+            "says_plural": [round(p, 3) for p in (many / (one + many)).tolist()],
+            "weights": [[head.tolist() for head in w] for w in (1000 * weights).round().int()],
+        }
+    return {"sentences": SENTENCES, "trained": farm.MOST_PHRASES, "k": view}
+
+
+def accuracy_by_cut(model, xs, numbers, p):
+    """Accuracy with token p out of sight: in every head, and in each head alone.
+
+    A cut in layer n leaves the residual streams xs before it as they are: start there.
+    """
+    last = xs[0].shape[1]
+    behind = slice(p, None) if p < last else last - 1  # the last token: its look at itself
+
+    def accuracy_from(start, layers, heads):
+        x = xs[start]  # (B, T, d)
+        with cut(model, behind, p - 1, layers, heads):
+            for block in model.blocks[start:]:
+                x = block(x)
+        return (says_plural(readout(model, x)) == numbers).double().mean().item()
+
+    each = [[accuracy_from(n, n, head) for head in range(HEADS)] for n in range(LAYERS)]
+    return {"everywhere": accuracy_from(0, slice(None), slice(None)), "heads": each}
 
 
 PARTS = [
