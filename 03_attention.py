@@ -356,7 +356,22 @@ def saturation_table(show):
     show.claim("L2-059c", saturates(runs[0]), seeds=map(saturates, runs))
     ratios = runs[:, :, 0] / torch.tensor(D_K, dtype=F64).sqrt()  # (seeds, len(D_K))
     show.claim("L2-062", ratios[0], seeds=ratios)
+    show.view("softmax", softmax_view)
     return runs[0, :, [2, 4]].T
+
+
+def softmax_view():
+    """For the report page's slider over d_k = 1, 2, 4, …: the scores of one query and N_KEYS keys.
+
+    A smaller d_k takes the first numbers of the same vectors. Largest weight and entropy, means of
+    many queries, are the table's.
+    """
+    sizes = [2**n for n in range(max(D_K).bit_length())]
+    draws = torch.Generator().manual_seed(SEED)
+    q, k = (torch.randn(n, sizes[-1], generator=draws) for n in (1, N_KEYS))
+    means = [saturation(d_k, SEED)[1:] for d_k in sizes]
+    scores = [(k[:, :d_k] @ q[0, :d_k]).tolist() for d_k in sizes]  # (N_KEYS,) each
+    return {"d_k": sizes, "scores": scores, "means": means}
 
 
 def saturation(d_k, seed):
