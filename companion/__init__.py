@@ -25,9 +25,10 @@ def _say_what_is_missing(kind, error, traceback):
 sys.excepthook = _say_what_is_missing
 
 # These tensors are small: a second thread mostly waits for the first, for ever on a busy machine.
-# It has to be said before torch and NumPy are imported; a script that wants more threads asks.
+# And several would round sums differently: whatever the environment says, the numbers stay. It has
+# to be said before torch and NumPy are imported; a script that wants more threads asks.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+    os.environ[_name] = "1"
 
 from companion.cli import cores, main, scripts  # noqa: E402
 from companion.ledger import ROOT, load_claims  # noqa: E402
