@@ -5,6 +5,7 @@ Any text may be a pair (English, Chinese); --lang chooses.
 
 import base64
 import io
+import logging
 import os
 import re
 import statistics
@@ -195,6 +196,7 @@ class Show(Recorder):
             with super().figure(name, rows, columns) as axes:
                 yield axes
             return
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # not: where its cache now is
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
