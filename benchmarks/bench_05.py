@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 recall = importlib.import_module("05_long_range_recall")
 from lm_models import GPT, LSTMLM, RNNLM  # noqa: E402
 
-ROUNDS, STEPS = 5, 4  # per training: this many rounds of this many steps, of each version in turn
+ROUNDS, STEPS = 10, 6  # per training: this many rounds of this many steps, of each version in turn
 TRAININGS = [
     ("Elman", 1, recall.NEAR), ("Elman", 1, recall.FAR),
     ("LSTM b_f=1", 1, recall.FAR), ("Transformer", 1, recall.FAR),
@@ -65,37 +65,40 @@ def padded(low, high, draws):
     return ids, targets
 
 
-def plain_step(model, adam, batch):
+def plain_step(model, optimiser, batch):
     ids, targets = batch
     logits = model(ids)  # (B, T, V)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-    return update(model, adam, loss)
-
-
-def fast_step(model, adam, batch):
-    ids, _ = batch
-    return update(model, adam, F.cross_entropy(model(ids), ids[:, 0]))
-
-
-def update(model, adam, loss):
-    adam.zero_grad()
+    optimiser.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    adam.step()
+    optimiser.step()
     return loss.item()
 
 
-def seconds_a_step(versions, low, high, clock):
-    """{name: (model, step, batch function, Adam)} → {name: the median over rounds}, alternating."""
-    times = {name: [] for name in versions}
+def fast_step(model, descend, batch):
+    ids, _ = batch
+    return descend(F.cross_entropy(model(ids), ids[:, 0]))
+
+
+def seconds_a_step(versions, low, high):
+    """{name: (model, step, batch function, Adam)} → {name: processor time a step}, alternating.
+
+    A few steps of each version in turn, since the machine's own speed wanders; each turn's first
+    step is not counted: it finds the other versions' numbers in the processor's caches.
+    """
+    times = dict.fromkeys(versions, 0.0)
     draws = {name: recall.stream("bench", low, high) for name in versions}  # the same d for all
-    for _ in range(ROUNDS + 1):
+    model, step, _, adam = versions["ours"]
+    for d in range(low, high + 1):  # warm up: oneDNN builds a kernel for each new length
+        step(model, adam, one_length(d, d, recall.stream("warm", d)))
+    for _ in range(ROUNDS):
         for name, (model, step, batch, adam) in versions.items():
-            start = clock()
-            for _ in range(STEPS):
+            for n in range(STEPS + 1):
+                start = time.process_time()
                 step(model, adam, batch(low, high, draws[name]))
-            times[name].append((clock() - start) / STEPS)
-    return {name: statistics.median(values[1:]) for name, values in times.items()}  # first: warm-up
+                times[name] += (time.process_time() - start) * (n > 0)
+    return {name: total / (ROUNDS * STEPS) for name, total in times.items()}
 
 
 def matrix_flops(name, d):
@@ -141,12 +144,11 @@ def compare():
     for name, low, high in TRAININGS:
         plain, same, fast = plain_model(name), plain_model(name), recall.new_model(name, 0)
         adam = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in (plain, same)]
-        fused = torch.optim.Adam(fast.parameters(), lr=1e-3, fused=True)
         t = seconds_a_step({
             "straightforward": (plain, plain_step, padded, adam[0]),
             "same batches": (same, plain_step, one_length, adam[1]),
-            "ours": (fast, fast_step, one_length, fused),
-        }, low, high, time.process_time)  # fmt: skip
+            "ours": (fast, fast_step, one_length, recall.adam(fast, 1e-3)),
+        }, low, high)  # fmt: skip
         for version in total:
             total[version] += t[version] * recall.STEPS
         # d is uniform: average the operations over it, T² included

@@ -13,7 +13,16 @@ if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python shou
 
 def _say_what_is_missing(kind, error, traceback):
     """A package that is not installed: one line with the command, in place of a traceback."""
-    packages = ("torch", "numpy", "matplotlib", "rich", "joblib", "tokenizers", "sentencepiece")
+    packages = (
+        "torch",
+        "numpy",
+        "matplotlib",
+        "rich",
+        "joblib",
+        "cloudpickle",
+        "tokenizers",
+        "sentencepiece",
+    )
     packages += ("jinja2",)
     if issubclass(kind, ModuleNotFoundError) and error.name in packages:
         install = f"{sys.executable} -m pip install -r requirements.txt"
@@ -32,6 +41,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from companion.cli import cores, main, scripts  # noqa: E402
 from companion.ledger import ROOT, load_claims  # noqa: E402
+from companion.processes import in_processes  # noqa: E402
 from companion.show import Recorder, require  # noqa: E402
 
-__all__ = ["ROOT", "Recorder", "cores", "load_claims", "main", "require", "scripts"]
+__all__ = ["ROOT", "Recorder", "cores", "in_processes", "load_claims", "main", "require", "scripts"]

@@ -513,32 +513,31 @@ def test_part_2_claims_come_from_the_right_trainings(monkeypatch):
     assert claims["L2-112b"] == pytest.approx([2.9, 2.8])
 
 
-def test_part_3_asks_whether_bias_3_learned_at_either_rate(monkeypatch):
+def test_part_3_asks_whether_bias_3_learned_at_the_rate_where_bias_1_did_not(monkeypatch):
     stuck, learned = fake_run(0.125, 0.0, 2.08), fake_run()
 
-    def claims(at_3e_3, at_1e_3):
-        by_training = {("LSTM b_f=3", 3e-3): at_3e_3, ("LSTM b_f=3", 1e-3): at_1e_3}
-        by_training |= {
-            ("Elman", 3e-3): fake_run(loss=2.1),
-            ("LSTM b_f=1", 3e-3): fake_run(loss=2.2),
+    def claims(bias3):
+        rate_and_run = {
+            "Elman": (3e-3, fake_run(loss=2.1)),
+            "LSTM b_f=1": (1e-3, fake_run(loss=2.2)),
+            "LSTM b_f=3": (1e-3, bias3),
+            "Transformer": (1e-3, recall.Run([0.0], (0.75, *(1.0,) * 8), (3.0,) * 9, {})),
         }
-        seen_far_only = recall.Run([0.0], (0.75, *(1.0,) * 8), (3.0,) * 9, {})
-        by_training |= {("Transformer", 1e-3): seen_far_only}
 
         def trained(show, wanted):
-            assert all((low, high) == (50, 100) for _, low, high, _ in wanted)
-            return [[by_training[model, rate]] for model, _, _, rate in wanted]
+            assert [what[:3] for what in wanted] == [(model, 50, 100) for model in rate_and_run]
+            assert [what[3] for what in wanted] == [rate for rate, _ in rate_and_run.values()]
+            return [[run] for _, run in rate_and_run.values()]
 
         monkeypatch.setattr(recall, "trained", trained)
         return run_parts(recall, [3]).claims
 
-    assert claims(stuck, stuck)["L2-114"] is True
-    assert claims(stuck, learned)["L2-114"] is False
-    assert claims(learned, stuck)["L2-114"] is False
-    assert claims(stuck, fake_run(7 / 8))["L2-114"] is False  # one key missing is no failure
-    assert claims(fake_run(0.2), stuck)["L2-114"] is True
-    assert claims(stuck, learned)["L2-113"] == pytest.approx([2.1, 2.2])
-    assert claims(stuck, learned)["L2-115"] == 0.75
+    assert claims(stuck)["L2-114"] is True
+    assert claims(learned)["L2-114"] is False
+    assert claims(fake_run(7 / 8))["L2-114"] is False  # one key missing is no failure
+    assert claims(fake_run(0.2))["L2-114"] is True
+    assert claims(learned)["L2-113"] == pytest.approx([2.1, 2.2])
+    assert claims(learned)["L2-115"] == 0.75
 
 
 def test_part_4_divides_by_the_gradient_at_10(monkeypatch):
@@ -598,6 +597,34 @@ def test_senseless_constants_are_refused_by_name(monkeypatch, name, value):
         assert str(value) in str(error.value)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_one_vector_of_parameters_learns_like_torchs_own_adam(name):
+    mine, theirs = recall.new_model(name, 0), recall.new_model(name, 0)
+    descend = recall.adam(mine, 1e-2)
+    optimiser = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    for step in range(4):
+        ids = recall.sequences(8, 5, torch.Generator().manual_seed(step))
+        mine_loss = descend(30 * F.cross_entropy(mine(ids), ids[:, 0]))  # 30: clipping is needed
+        loss = 30 * F.cross_entropy(theirs(ids), ids[:, 0])
+        optimiser.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimiser.step()
+        assert norm > 1
+        assert mine_loss == pytest.approx(loss.item(), rel=1e-4)
+    for a, b in zip(mine.parameters(), theirs.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-4)
+
+
+def test_the_elman_rnns_table_of_inputs_gives_the_same_answers():
+    model = recall.new_model("Elman", 0)
+    ids = recall.sequences(5, 7, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(ids), model.answer(model.embed(ids)))
+    plain = recall.Recurrent(model.rnn)
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(ids), plain(ids))
+
+
 # ── processes ────────────────────────────────────────────────────────────────────────────────────
 def settings_inside(task):
     tiny = torch.tensor(1e-40) * 1.0  # a denormal number, unless they are flushed
@@ -608,8 +635,8 @@ def test_a_task_runs_on_one_thread_without_denormals_and_leaves_both_as_they_wer
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        found = recall.in_processes(Recorder(jobs=1), settings_inside, [3, 1, 2], ("tasks", "任务"))
-        assert found == [(3, 1, 0.0), (1, 1, 0.0), (2, 1, 0.0)]  # in the order of the tasks
+        found = list(map(recall.one_thread()(settings_inside), [3, 1, 2]))
+        assert found == [(3, 1, 0.0), (1, 1, 0.0), (2, 1, 0.0)]
         assert torch.get_num_threads() == 2
         assert settings_inside(0)[2] > 0
     finally:
