@@ -11,7 +11,7 @@ learn to carry three bits over a hundred noise symbols, and from which examples?
 import math
 import zlib
 from companion import in_processes, main, require
-from contextlib import contextmanager
+from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -271,20 +271,24 @@ def trained(show, wanted, seeds=1):
     return [[RUNS[training] for training in group] for group in by_seed]
 
 
-@contextmanager
-def one_thread():
-    """One thread, as more would change the order of sums; denormals, which are slow, taken as 0."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(False)
+def on_one_thread(function):
+    """More threads would change the order of sums; denormals, which are slow, are taken as 0."""
+
+    @wraps(function)
+    def alone(task):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)
+        try:
+            return function(task)
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_flush_denormal(False)
+
+    return alone
 
 
-@one_thread()
+@on_one_thread
 def train(training):
     """Fresh sequences at every step, the gradient's norm clipped at 1, no early stop → Run."""
     name, low, high, rate, steps, seed = training
@@ -471,7 +475,7 @@ def part4_gradients(show):
         ax.legend()
 
 
-@one_thread()
+@on_one_thread
 def key_gradients(task):
     """‖∂loss/∂(embedding of the key)‖ of an untrained model, mean of a batch, at each distance."""
     name, seed, distances = task
@@ -533,7 +537,7 @@ def head_name(layer, head):
     return f"layer {layer + 1}, head {head + 1}", f"第 {layer + 1} 层，头 {head + 1}"
 
 
-@one_thread()
+@on_one_thread
 @torch.inference_mode()
 def attention_on_key(task):
     """The weight of `?` on the key, mean over sequences → (distances, layers, heads)."""
@@ -571,7 +575,7 @@ def draw_attention(show, task):
         )
 
 
-@one_thread()
+@on_one_thread
 @torch.inference_mode()
 def lstm_inside(task):
     """§5.6's numbers {claim: number} at d = FAR; the cells' mean forget gates at distractors."""
@@ -637,7 +641,7 @@ def part6_cut(show):
     show.note((english, chinese))
 
 
-@one_thread()
+@on_one_thread
 @torch.inference_mode()
 def accuracy_after_cuts(task):
     """{name of the cut: accuracy at INSIDE with the key cut off, then a random distractor}."""

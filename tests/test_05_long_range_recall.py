@@ -635,7 +635,7 @@ def test_a_task_runs_on_one_thread_without_denormals_and_leaves_both_as_they_wer
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        found = list(map(recall.one_thread()(settings_inside), [3, 1, 2]))
+        found = list(map(recall.on_one_thread(settings_inside), [3, 1, 2]))
         assert found == [(3, 1, 0.0), (1, 1, 0.0), (2, 1, 0.0)]
         assert torch.get_num_threads() == 2
         assert settings_inside(0)[2] > 0
