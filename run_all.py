@@ -2,6 +2,7 @@
 
 python run_all.py             everything, as each script prints it, then one table
 python run_all.py --strict    and exit with 1 if a number differs or a script fails
+python run_all.py --report report.html    and write one page to look at, figures included
 """
 
 import json
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from companion import ROOT, scripts
-from companion.cli import default_language, parser, write_json
+from companion.cli import can_write, default_language, parser, write_json, write_report
 from companion.show import Show
 
 
@@ -18,6 +19,8 @@ def main(argv=None):
     options = p.parse_args(argv)
     if options.part:
         p.error("argument --part: the parts are counted script by script; run one script")
+    if options.report and not can_write(options.report):
+        return 2
     show = Show(lang=options.lang or default_language())
     rows, reports, failed = [], [], False
     with tempfile.TemporaryDirectory() as folder:
@@ -26,7 +29,8 @@ def main(argv=None):
                 name = path.relative_to(ROOT).as_posix()
                 print(f"[{number}/{len(todo)}] {name}", file=sys.stderr, flush=True)
                 report_file = f"{folder}/{number}.json"
-                command = [sys.executable, str(path), *passed_on(options), "--json", report_file]
+                kind = "--record" if options.report else "--json"
+                command = [sys.executable, str(path), *passed_on(options), kind, report_file]
                 code = subprocess.run(command, check=False).returncode
                 report = read(report_file)
                 reports.append(report or {"script": name, "failed": code})
@@ -39,6 +43,10 @@ def main(argv=None):
     header = [("script", "脚本"), ("numbers", "个数"), ("ok", "一致"), ("differs", "不一致")]
     header += [("errata", "勘误"), ("not judged", "不判定"), ("seconds", "秒"), ""]
     show.table(("numbers against the lectures", "与讲义数字对照"), header, [*rows, ["", *sums, ""]])
+    if options.report and not write_report(options.report, reports, show.lang):
+        return 2
+    for report in reports:  # what was shown is for the page
+        report.pop("shown", None)
     if options.json and not write_json(options.json, {"scripts": reports}):
         return 2
     return 1 if options.strict and failed else 0

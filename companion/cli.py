@@ -191,7 +191,7 @@ def run(script, doc, parts, options, cell=False):
         report = {"script": name, "seconds": round(seconds, 3), "claims": claims}
         if options.json and not write_json(options.json, report):
             return 2
-        record = report | {"shown": on_page(show.shown)} if show.page else None
+        record = report | {"edited": changes, "shown": on_page(show.shown)} if show.page else None
         if options.record and not write_json(options.record, record):
             return 2
         if options.report and not write_report(options.report, [record], show.lang):
