@@ -33,7 +33,7 @@ class ElmanRNN(nn.Module):
         self.b_h = _uniform(hidden_size, hidden_size)  # (H,)
 
     def forward(self, x, h=None):
-        _need_sequence(x, self.input_size)
+        _need_sequence(x, self.W_hx)
         h = _state("h", h, x[:, 0], self.hidden_size)  # (B, H)
         outputs = []
         for x_t in x.unbind(dim=1):  # T times (B, E)
@@ -64,7 +64,11 @@ class LSTMCell(nn.Module):
             self.bias_hh.data[hidden_size : 2 * hidden_size] = 0.0
 
     def forward(self, x, state=None):
-        _need(x.shape[1:] == (self.input_size,), f"x must be (B, {self.input_size}): {x.shape}")
+        fits = _is_like(x, self.weight_ih) and x.shape[1:] == (self.input_size,)
+        wanted = f"(B, {self.input_size}) and {self.weight_ih.dtype}"
+        _need(fits, f"x must be {wanted}, got {_seen(x)}")
+        pair = isinstance(state, tuple | list) and len(state) == 2
+        _need(state is None or pair, f"state must be a pair (h, c), got {_seen(state)}")
         h, c = (None, None) if state is None else state
         h, c = _state("h", h, x, self.hidden_size), _state("c", c, x, self.hidden_size)  # (B, H)
         gates = x @ self.weight_ih.T + self.bias_ih + h @ self.weight_hh.T + self.bias_hh  # (B, 4H)
@@ -84,7 +88,7 @@ class LSTM(nn.Module):
         self.cell = LSTMCell(input_size, hidden_size, forget_bias)
 
     def forward(self, x, state=None):
-        _need_sequence(x, self.cell.input_size)
+        _need_sequence(x, self.cell.weight_ih)
         outputs = []
         for x_t in x.unbind(dim=1):  # T times (B, E); step t has to wait for step t-1
             state = self.cell(x_t, state)
@@ -125,10 +129,13 @@ def sinusoidal_positions(max_len, d_model, base=10000.0, dtype=None):
     _need_positive(max_len=max_len, d_model=d_model)
     _need(d_model % 2 == 0, f"d_model must be even (pairs of sin and cos), got {d_model}")
     _need(_is_number(base) and base > 0, f"base must be a finite number above 0, got {base!r}")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    floats = getattr(dtype, "is_floating_point", False)
+    _need(floats, f"dtype must be one of torch's float dtypes, got {dtype!r}")
     p = torch.arange(max_len, dtype=torch.float64).unsqueeze(1)  # (max_len, 1)
     omega = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (d/2,)
     pairs = torch.stack([torch.sin(p * omega), torch.cos(p * omega)], dim=-1)  # (max_len, d/2, 2)
-    return pairs.flatten(1).to(dtype or torch.get_default_dtype())  # (max_len, d)
+    return pairs.flatten(1).to(dtype)  # (max_len, d)
 
 
 class MultiHeadAttention(nn.Module):
@@ -151,7 +158,7 @@ class MultiHeadAttention(nn.Module):
         self.W_o = nn.Linear(d_model, d_model)
 
     def attention(self, x):
-        _need_sequence(x, self.d_model)
+        _need_sequence(x, self.W_q.weight)
         q, k = self._split(self.W_q(x)), self._split(self.W_k(x))  # (B, h, T, d_k)
         S = q @ k.transpose(-2, -1) / math.sqrt(self.d_k)  # (B, h, T, T)
         return torch.softmax(S + self._mask(S), dim=-1)  # over keys: each row sums to 1
@@ -205,7 +212,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model, d_ff=None, activation="gelu"):
         super().__init__()
-        known = activation in ACTIVATIONS
+        known = activation in list(ACTIVATIONS)
         _need(known, f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         _need_positive(d_model=d_model)
         gated = activation == "swiglu"
@@ -218,7 +225,7 @@ class FeedForward(nn.Module):
         self.W_3 = nn.Linear(d_model, d_ff, bias=False) if gated else None
 
     def forward(self, x):
-        _need_sequence(x, self.d_model)
+        _need_sequence(x, self.W_1.weight)
         hidden = ACTIVATIONS[self.activation](self.W_1(x))  # (B, T, d_ff)
         if self.W_3 is not None:
             hidden = hidden * self.W_3(x)
@@ -242,7 +249,7 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
     def forward(self, x):
-        _need_sequence(x, self.attn.d_model)
+        _need_sequence(x, self.attn.W_q.weight)
         if self.norm == "pre":
             a = x + self.attn(self.ln_1(x))
             return a + self.ffn(self.ln_2(a))
@@ -250,7 +257,7 @@ class Block(nn.Module):
         return self.ln_2(a + self.ffn(a))
 
     def attention(self, x):
-        _need_sequence(x, self.attn.d_model)
+        _need_sequence(x, self.attn.W_q.weight)
         return self.attn.attention(self.ln_1(x) if self.norm == "pre" else x)  # (B, h, T, T)
 
 
@@ -330,6 +337,7 @@ class GPT(nn.Module):
             logits = logits.masked_fill(logits < kth_best, -torch.inf)
             new = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
             if temperature > 0:
+                logits = logits - logits.max(dim=-1, keepdim=True).values  # or / 1e-38 overflows
                 p = torch.softmax(logits / temperature, dim=-1)  # (B, V)
                 new = torch.multinomial(p, 1, generator=generator)  # (B, 1)
             ids = torch.cat([ids, new.to(ids)], dim=1)  # one token longer
@@ -347,14 +355,18 @@ class GPT(nn.Module):
             "mlp.c_proj": "ffn.W_2",
         }  # fmt: skip
         ours = {}
+        named = isinstance(state_dict, dict) and all(isinstance(name, str) for name in state_dict)
+        _need(named, f"state_dict must be a dict from names to tensors, got {_seen(state_dict)}")
         for name, value in state_dict.items():
             if name.endswith((".attn.bias", ".attn.masked_bias")):
                 continue  # mask buffers of old checkpoints
+            floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+            _need(floats, f"state_dict: {name!r} must be a float tensor, got {_seen(value)}")
             if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
-                value = value.T  # (out, in)
+                value = value.t() if value.dim() == 2 else value[None]  # (out, in)
             for theirs, our in renamed.items():
                 name = name.replace(theirs, our)
-            qkv = zip(("W_q", "W_k", "W_v"), value.chunk(3))
+            qkv = zip(("W_q", "W_k", "W_v"), torch.atleast_1d(value).chunk(3))
             parts = qkv if "c_attn" in name else [("", value)]
             ours |= {name.replace("c_attn", W): part for W, part in parts}
         head = ours.pop("lm_head.weight", None)
@@ -417,17 +429,34 @@ def _need_positive(**sizes):
 
 
 def _is_number(value):
-    return isinstance(value, int | float) and math.isfinite(value)
+    """One that float32 can hold, normal or 0: others would become infinite on the way."""
+    number, limits = isinstance(value, int | float), torch.finfo(torch.float32)
+    return number and (value == 0 or limits.tiny <= abs(value) <= limits.max)
 
 
-def _need_sequence(x, size):
-    fits = x.dim() == 3 and x.shape[1] > 0 and x.shape[2] == size
-    _need(fits, f"x must have shape (B, T, {size}) with T >= 1, got {tuple(x.shape)}")
+def _is_like(x, W):
+    return isinstance(x, torch.Tensor) and x.dtype == W.dtype
+
+
+def _seen(value):
+    """What was given instead, in short."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r:.60}"
+
+
+def _need_sequence(x, W):
+    """x must be a sequence that the matrix W (·, size) can take."""
+    size = W.shape[1]
+    fits = _is_like(x, W) and x.dim() == 3 and x.shape[1] > 0 and x.shape[2] == size
+    wanted = f"shape (B, T, {size}) with T >= 1 and {W.dtype}"
+    _need(fits, f"x must have {wanted}, got {_seen(x)}")
 
 
 def _need_ids(ids, vocab_size):
-    whole = ids.dtype in (torch.int64, torch.int32) and ids.dim() == 2 and ids.shape[1] > 0
-    _need(whole, f"ids must be integers (B, T) with T >= 1, got {ids.dtype} {tuple(ids.shape)}")
+    whole = getattr(ids, "dtype", None) in (torch.int64, torch.int32)
+    fits = whole and ids.dim() == 2 and ids.shape[1] > 0
+    _need(fits, f"ids must be integers (B, T) with T >= 1, got {_seen(ids)}")
     if _has_values(ids) and ids.numel():
         low, high = ids.min().item(), ids.max().item()
         inside = low >= 0 and high < vocab_size
@@ -442,6 +471,7 @@ def _has_values(tensor):
 def _state(name, state, x, size):
     """The state to start from, zeros for None; x (B, E) gives B, dtype and device."""
     state = x.new_zeros(x.shape[0], size) if state is None else state  # (B, H)
+    _need(_is_like(state, x), f"{name} must be a {x.dtype} tensor, got {_seen(state)}")
     wanted, got = (x.shape[0], size), tuple(state.shape)
     _need(got == wanted, f"{name} must have shape {wanted}, got {got}")
     return state
