@@ -93,10 +93,11 @@ function attention(view) {
   function words() {
     const { words } = now();
     const column = (place, whole) => place.replaceChildren(...words.map((word, n) => {
-      const one = document.createElement("button"), number = document.createElement("i");
+      const [one, number, text] = ["button", "i", "span"].map((tag) => document.createElement(tag));
       one.type = "button";
       number.textContent = n + 1;
-      one.append(...(place === from ? [word, number] : [number, word]));
+      text.textContent = word;
+      one.append(...(whole ? [number, text] : [text, number]));
       if (whole) one.append(document.createElement("b"), document.createElement("em"));
       if (whole) one.querySelector("b").append(document.createElement("u"));
       return one;
@@ -221,10 +222,12 @@ function softmax(view) {
         return bar;
       }));
       const [mean_largest, mean_entropy] = data.means[n].slice(2 * which);
-      place.querySelector(".bars").setAttribute("aria-label", `${top.toFixed(3)}`);
-      place.querySelector("[data-largest]").textContent = top.toFixed(3);
-      place.querySelector("[data-entropy]").textContent = entropy.toFixed(3);
-      place.querySelector("[data-mean]").textContent = `${mean_largest.toFixed(3)}, ${mean_entropy.toFixed(3)}`;
+      place.querySelector(".bars").setAttribute("aria-label", top.toFixed(3));
+      for (const [name, here, mean] of [["largest", top, mean_largest], ["entropy", entropy, mean_entropy]]) {
+        const small = document.createElement("small");
+        small.append(two("mean of many queries ", "许多查询的平均 "), mean.toFixed(3));
+        place.querySelector(`[data-${name}]`).replaceChildren(here.toFixed(3), small);
+      }
     });
   }
   slider.addEventListener("input", draw);

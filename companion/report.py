@@ -10,6 +10,7 @@ import re
 import statistics
 from companion.ledger import ROOT, judge, load_claims, written
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -26,8 +27,8 @@ VERDICTS = {  # what stands in the page, and what it means
 NUMBER = re.compile(r"[-+−]?[\d,.]+(e[-+]?\d+)?%?|—|-|")
 
 
-def page(records, lang="en"):
-    """The page as text. records: what each script wrote with --record, or {"script", "failed"}."""
+@cache
+def template():
     environment = Environment(
         loader=FileSystemLoader(ROOT / "companion"),
         autoescape=True,
@@ -37,10 +38,15 @@ def page(records, lang="en"):
     )
     environment.filters |= {"both": both, "numeric": numeric, "cell": cell}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
+    return environment.get_template("report.html")
+
+
+def page(records, lang="en"):
+    """The page as text. records: what each script wrote with --record, or {"script", "failed"}."""
     done = [record for record in records if "failed" not in record]
     rows = [claim_row(claim, record) for record in done for claim in record["claims"]]
     verdicts = [row["verdict"] for row in rows]
-    return environment.get_template("report.html").render(
+    return template().render(
         lang=lang,
         css=Markup((ROOT / "companion" / "report.css").read_text("utf-8")),
         js=Markup((ROOT / "companion" / "report.js").read_text("utf-8")),
@@ -124,7 +130,7 @@ def heading(name):
     if name.startswith("ex"):
         return {"en": f"Exercise {name[2:]}", "zh": f"练习 {name[2:]}"}
     if name.endswith("+"):
-        return {"en": f"§{name[:-1]}, beyond", "zh": f"§{name[:-1]} 之外"}
+        return {"en": f"§{name[:-1]}, more", "zh": f"§{name[:-1]} 之外"}
     return f"§{name}"
 
 
@@ -169,7 +175,7 @@ def spread(claim, seeds):
     if not any(isinstance(value, bool | list | str) for value in seeds):
         three = min(seeds), statistics.median(seeds), max(seeds)
         text = " / ".join(written(claim, float(value)) for value in three)
-        en, zh = f"{text} (min / median / max); {en}", f"{text}（最小 / 中位 / 最大）；{zh}"
+        en, zh = f"{text}; {en}", f"{text}；{zh}"
     return {"en": en, "zh": zh}
 
 

@@ -34,6 +34,8 @@ PLAINER = {
     "⏱": "timing",
 }  # fmt: skip
 
+LARGEST_SVG = 150_000  # characters; a figure that needs more is a PNG on the report page
+
 
 def require(holds, message):
     """Refuse a constant that makes no sense; the message names it, its value, what is allowed."""
@@ -301,7 +303,7 @@ def for_page(figure):
     text = svg.getvalue().partition("<svg")[2]
     text = re.sub("<metadata>.*</metadata>", "", "<svg" + text, flags=re.S)
     data = "data:image/svg+xml," + quote(re.sub(r"\s+", " ", text), safe=" /:=;,()+<>")
-    if len(data) > 150_000:
+    if len(data) > LARGEST_SVG:
         figure.savefig(png, format="png", dpi=144)
         Image.open(png).convert("RGB").quantize(256).save(small, format="png", optimize=True)
         data = "data:image/png;base64," + base64.b64encode(small.getvalue()).decode()
