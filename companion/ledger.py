@@ -2,8 +2,9 @@
 
 import math
 import re
+import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = ("digits", "residue", "range", "holds", "timing", "fact", "erratum")
-NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?:/\d+)?")
+NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d{1,3}(?!\d))?(?:/[1-9]\d*)?", re.A)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,18 @@ class Claim:
     lecture_zh: str = ""  # the lecture's own words, where `lecture` is words
 
     def __post_init__(self):
+        for field in fields(self):
+            value, kinds = getattr(self, field.name), {float: (int, float)}
+            fits = isinstance(value, kinds.get(field.type, field.type))
+            if not fits or isinstance(value, bool):
+                what = f"must be of type {field.type.__name__}, got {value!r:.60}"
+                raise ValueError(f"{self.id}: {field.name} {what}")
+        largest = sys.float_info.max
+        if not self.low <= self.high or any(
+            abs(bound) > largest and bound != default
+            for bound, default in ((self.low, -math.inf), (self.high, math.inf))
+        ):
+            raise ValueError(f"{self.id}: low and high must be finite, low not above high")
         if self.check not in CHECKS:
             raise ValueError(f"{self.id}: check is {self.check!r}, not one of {', '.join(CHECKS)}")
         if self.check in ("digits", "residue") and not numbers(self.lecture):
@@ -63,7 +76,18 @@ class Claim:
 def load_claims(path=ROOT / "companion" / "claims.toml"):
     """id → Claim, in the order of the texts."""
     with open(path, "rb") as file:
-        return {id: Claim(id, **fields) for id, fields in tomllib.load(file).items()}
+        return claims_of(tomllib.load(file))
+
+
+def claims_of(table):
+    """{id: fields} → {id: Claim}; an entry that makes no sense is a ValueError that names it."""
+    claims = {}
+    for id, entry in table.items():
+        try:
+            claims[id] = Claim(id, **entry)
+        except TypeError as error:  # a field is missing or unknown, or it is no table at all
+            raise ValueError(f"{id}: {error}") from None
+    return claims
 
 
 @cache
@@ -110,7 +134,9 @@ def flat(value):
 
 def rounds_to(value, printed, slack=0):
     """Is the value, rounded to the digits of the printed number, that number?"""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if isinstance(value, float) and not math.isfinite(value):
         return False
     if "/" in printed:
         return abs(value - Fraction(printed)) < 1e-12
