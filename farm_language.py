@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from functools import cache
 from itertools import accumulate
+from numbers import Integral
 
 import torch
 
@@ -50,6 +51,7 @@ SUBJECT = 3  # the subject noun is token 3 of the input, counted from 1: <s> the
 
 def query_position(k):
     """The token, counted from 1, at which the verb is predicted after k phrases of three words."""
+    _need_whole("k", k, 0)
     return SUBJECT + 3 * k
 
 
@@ -86,6 +88,7 @@ def arcs(state):
             return [(1, EOS, END)]
         case ("end",):
             return []
+    raise ValueError(f"state must be START or one that arcs gave, got {state!r:.60}")
 
 
 def follow(words):
@@ -95,13 +98,13 @@ def follow(words):
     that stops too early.
     """
     state, probabilities = START, []
-    for index, word in enumerate(words):
+    for index, word in enumerate(_listed("words", words)):
         step = next(((p, after) for p, w, after in arcs(state) if w == word), None)
         if step is None:
             return probabilities, index
         probabilities.append(step[0])
         state = step[1]
-    return probabilities, None if state == END else len(words)
+    return probabilities, None if state == END else len(probabilities)
 
 
 def first_error(words):
@@ -171,6 +174,7 @@ def sample(rng):
 @cache
 def corpus(size, purpose):
     """`size` sentences from the stream of that purpose, the same at every call."""
+    _need_whole("size", size, 1)
     rng = stream(purpose)
     return tuple(tuple(sample(rng)) for _ in range(size))
 
@@ -181,6 +185,8 @@ def agreement(k, size=200):
     Half of the subjects are singular, so that a constant answer scores 0.5 exactly.
     Returns the ids (size, 3 + 3k), which start with <s>, and the subjects' numbers (size,).
     """
+    _need_whole("k", k, 0)
+    _need_whole("size", size, 1)
     rng = stream(f"agreement {k}")
     numbers = [i % 2 for i in range(size)]
     rows = []
@@ -194,6 +200,10 @@ def agreement(k, size=200):
 
 def encode(rows):
     """Rows of words → ids (B, T) with <s> in front and <pad> behind."""
+    rows = [_listed("words", words) for words in _listed("rows", rows)]
+    _need(rows, "rows must hold at least one sentence, got none")
+    strange = [w for words in rows for w in words if not isinstance(w, str) or w not in ID]
+    _need(not strange, f"words must be in the vocabulary, got {strange[:1]!r:.60}")
     T = 1 + max(map(len, rows))
     padded = [[BOS, *words] + [PAD] * (T - 1 - len(words)) for words in rows]
     return torch.tensor([[ID[word] for word in words] for words in padded])  # (B, T)
@@ -201,10 +211,33 @@ def encode(rows):
 
 def decode(ids):
     """A row of ids → its words up to and with the first "</s>", without <s>."""
+    ids = ids.tolist() if isinstance(ids, torch.Tensor) else ids
+    for i in (ids := _listed("ids", ids)):
+        known = isinstance(i, Integral) and 0 <= i < len(VOCABULARY)
+        _need(known, f"ids must lie in 0 … {len(VOCABULARY) - 1}, got {i!r:.60}")
     words = [VOCABULARY[i] for i in ids if VOCABULARY[i] != BOS]
     return words[: words.index(EOS) + 1] if EOS in words else words
 
 
+# ── wrong input ends in a ValueError that names the argument, what it got and what it takes ──────
+def _need(holds, message):
+    if not holds:
+        raise ValueError(message)
+
+
+def _need_whole(name, value, least):
+    whole = isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    _need(whole, f"{name} must be a whole number, {least} or more, got {value!r:.60}")
+
+
+def _listed(name, value):
+    try:
+        return list(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a list, got {value!r:.60}") from None
+
+
+# ── what the module says of itself ───────────────────────────────────────────────────────────────
 def describe():
     """Print the grammar, ten sentences, the lengths and the bound, in ASCII for every console."""
     k = ", ".join(f"{k} {2.0 ** -min(k + 1, MOST_PHRASES):g}" for k in range(MOST_PHRASES + 1))
