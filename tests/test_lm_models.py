@@ -5,6 +5,7 @@ import itertools
 import math
 import pickle
 
+import contract
 import pytest
 import torch
 from hypothesis import given, settings
@@ -42,6 +43,19 @@ def same_gradients(ours, theirs, inputs):
         close(a, b)
 
 
+# ── the contract: of lm_models, or of a student's own file with --models ─────────────────────────
+@pytest.fixture
+def models(own_file):
+    return own_file or lm
+
+
+@pytest.mark.parametrize("check", contract.LM_MODELS, ids=lambda check: check.__name__)
+def test_contract(models, check):
+    with contract.double_precision():
+        check(models)
+
+
+# ── the same by independent routes, and the rest, of lm_models only ──────────────────────────────
 def size(model):
     return sum(p.numel() for p in model.parameters())
 

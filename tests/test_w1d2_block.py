@@ -3,6 +3,8 @@
 import inspect
 import math
 
+import contract
+import contract_w1d2
 import pytest
 import torch
 from conftest import load_script, run_parts
@@ -29,6 +31,19 @@ def seeded():
         yield
 
 
+# ── the exercise: of the reference answer, or of a student's own file with --models ──────────────
+@pytest.fixture
+def models(own_file):
+    return own_file or by_hand
+
+
+@pytest.mark.parametrize("check", contract_w1d2.W1D2_BLOCK, ids=lambda check: check.__name__)
+def test_exercise(models, check):
+    with contract.double_precision():
+        check(models)
+
+
+# ── the reference answer and its script by other routes ──────────────────────────────────────────
 def table(shown, word):
     """The rows of the one table whose title holds the word."""
     (found,) = [rows for title, (_, rows) in shown.tables.items() if word in title]
