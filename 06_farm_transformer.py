@@ -15,12 +15,11 @@ import math
 import random
 import time
 from collections import Counter
-from companion import ROOT, main, require
+from companion import ROOT, in_processes, main, require
 from companion.show import write_beside
 from contextlib import ExitStack, contextmanager
 
 import torch
-from joblib import Parallel, delayed
 from torch import nn
 from torch.nn import functional as F
 
@@ -32,7 +31,7 @@ TRAINING, TEST = 20_000, 2_000  # sentences
 LAYERS, HEADS, D = 2, 4, 64
 MAX_LEN = 120
 EPOCHS, RNN_EPOCHS = 5, 10  # GPT and LSTM; lecture 1's RNN
-BATCH, RNN_BATCH = 32, 64  # sentences of mixed lengths
+BATCH, RNN_BATCH = 16, 64  # sentences of mixed lengths; LSTM and RNN share the second
 RATE, LSTM_RATE, RNN_RATE = 3e-3, 5e-3, 2e-3  # falling to 0 along a cosine
 CLIP = 1.0  # largest norm of a gradient
 FORGET_BIAS = 1.0
@@ -73,72 +72,192 @@ def stream(seed, purpose):
 
 def train(kind, seed, steps):
     """A model after `steps` batches of the training corpus, shuffled anew for every epoch."""
-    model, loss = new_model(kind, seed), LOSS.get(kind, gpt_loss)
+    model, recurrent = new_model(kind, seed), LOSS.get(kind)
     ids = farm.encode(farm.corpus(TRAINING, "training"))  # (TRAINING, T + 1)
+    tree = None if recurrent else Prefixes(ids)
     order = torch.Generator().manual_seed(stream(seed, "order").getrandbits(63))
-    # All parameters as one vector: its norm, the clipping and AdamW are then one operation each.
-    parameters = list(model.parameters())
-    vector = nn.Parameter(nn.utils.parameters_to_vector(parameters).detach())
-    nn.utils.vector_to_parameters(vector.data, parameters)  # each is a window on the vector now
+    vector = one_vector(model)
     rate = {"LSTM": LSTM_RATE, "RNN": RNN_RATE}.get(kind, RATE)
     adam = torch.optim.AdamW([vector], lr=rate, weight_decay=0.0, fused=True)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-    size, batches = RNN_BATCH if kind == "RNN" else BATCH, []
+    size, batches = RNN_BATCH if recurrent else BATCH, []
     for _ in range(steps):
         batches = batches or list(torch.randperm(len(ids), generator=order).split(size))
-        gradient = torch.autograd.grad(loss(model, ids[batches.pop()]), parameters)
-        vector.grad = torch.cat([g.flatten() for g in gradient])
-        nn.utils.clip_grad_norm_([vector], CLIP)
+        batch = batches.pop()  # (B,): which sentences
+        vector.grad.zero_()
+        if recurrent:
+            recurrent(model, ids[batch]).backward()
+        else:
+            gpt_gradient(model, *tree.batch(batch))
+        norm = torch.linalg.vector_norm(vector.grad)
+        vector.grad *= (CLIP / norm).clamp(max=1)
         adam.step()
         cosine.step()
     return model.requires_grad_(False)
 
 
+def one_vector(model):
+    """All parameters as one vector; they and their gradients become windows on it and its gradient.
+
+    The norm, the clipping and Adam are then one operation each instead of one for each parameter.
+    """
+    parameters = list(model.parameters())
+    vector = nn.Parameter(nn.utils.parameters_to_vector(parameters).detach())
+    vector.grad = torch.zeros_like(vector)
+    sizes = [p.numel() for p in parameters]
+    for p, values, grad in zip(parameters, vector.data.split(sizes), vector.grad.split(sizes)):
+        p.data, p.grad = values.view_as(p), grad.view_as(p)
+    return vector
+
+
+def plain_loss(model, ids):
+    """The mean loss of the real tokens of ids (B, T + 1), as one would write it first.
+
+    What trains below are faster ways to this number's gradient; tests hold them against it.
+    """
+    logits = model(ids[:, :-1])  # (B, T, V), padding included
+    return F.cross_entropy(
+        logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=farm.ID[farm.PAD]
+    )
+
+
+# ── the GPT's gradient, without work that is done twice or for padding ───────────────────────────
+class Prefixes:
+    """Sentences as a tree: a node for each different prefix, "<s>" is the root.
+
+    A causal model gives a token a vector that depends on its prefix alone, and "<s> the" starts
+    every sentence: in a batch each different prefix needs one row, four rows for five tokens. It
+    may look at the rows of its own prefixes, which is all that attention needs to know.
+    """
+
+    def __init__(self, ids):
+        """ids (S, T + 1), padded."""
+        S, T = ids.shape[0], ids.shape[1] - 1
+        self.target = ids[:, 1:]  # (S, T)
+        self.node = torch.full((S, T), -1)  # (S, T): the prefix up to here; -1: padding
+        before, count = torch.zeros(S, dtype=torch.long), 0  # (S,): the prefix without this token
+        for t in range(T):
+            real = self.target[:, t] != farm.ID[farm.PAD]  # (S,)
+            step = before * len(farm.VOCABULARY) + ids[:, t]  # a prefix is one before it and a word
+            different, which = step[real].unique(return_inverse=True)
+            self.node[real, t] = count + which
+            before, count = self.node[:, t], count + len(different)
+        self.token, self.position = torch.zeros(2, count, dtype=torch.long)  # (nodes,) each
+        self.path = torch.zeros(count, T, dtype=torch.long)  # (nodes, T): its prefixes, then itself
+        for t in range(T):
+            real = self.target[:, t] != farm.ID[farm.PAD]
+            here = self.node[real, t]
+            self.token[here], self.position[here] = ids[real, t], t
+            self.path[here] = self.node[real].where(torch.arange(T) <= t, here[:, None])
+
+    def batch(self, sentences):
+        """Numbers of sentences (B,) → the U different prefixes in them, as gpt_gradient wants them.
+
+        Their last tokens (U,) and positions (U,), counts (U, V): how often which word follows, and
+        M (U, U): 0 where a row may look, -inf elsewhere.
+        """
+        node = self.node[sentences]  # (B, T)
+        real = node != -1
+        different, row = node[real].unique(return_inverse=True)  # (U,), (N,): the row of each token
+        U, following = len(different), self.target[sentences][real]  # (N,)
+        counts = torch.zeros(U, len(farm.VOCABULARY))
+        counts.index_put_((row, following), torch.ones(len(row)), accumulate=True)
+        seen = torch.searchsorted(different, self.path[different])  # (U, T)
+        M = torch.full((U, U), -torch.inf).scatter_(1, seen, 0.0)
+        return self.token[different], self.position[different], counts, M
+
+
+@torch.no_grad()
+def gpt_gradient(model, token, position, counts, M):
+    """The gradient of the plain mean loss, written into the parameters' .grad → the loss.
+
+    token, position (U,), counts (U, V), M (U, U): a batch of Prefixes. Forward, then the chain rule
+    backward, line by line: dx is the loss's derivative by x.
+    """
+    U, d = len(token), model.token_embedding.weight.shape[1]
+    x = model.token_embedding.weight[token]  # (U, d)
+    if model.positions == "learned":
+        x += model.position_embedding.weight[position]
+    elif model.positions == "sinusoidal":
+        x += model.pe[position]
+
+    by_head = U, model.blocks[0].attn.n_heads, -1  # d numbers become h times d_k
+    kept = []  # for each block, what its backward pass needs again
+    for block in model.blocks:
+        attn, ffn = block.attn, block.ffn
+        y, *ln_1 = layer_norm(block.ln_1, x)  # (U, d)
+        q, k, v = (W(y).view(by_head).transpose(0, 1) for W in (attn.W_q, attn.W_k, attn.W_v))
+        S = torch.baddbmm(M, q, k.transpose(1, 2), alpha=attn.d_k**-0.5)  # (h, U, U)
+        A = torch.softmax(S, dim=-1)
+        heads = torch.bmm(A, v).transpose(0, 1).reshape(U, d)
+        x = x + attn.W_o(heads)
+        z, *ln_2 = layer_norm(block.ln_2, x)  # (U, d)
+        u = ffn.W_1(z)  # (U, 4d)
+        phi = 0.5 + 0.5 * torch.erf(u * 0.5**0.5)  # Φ(u): GELU is u Φ(u)
+        g = u * phi
+        x = x + ffn.W_2(g)
+        kept.append((y, ln_1, q, k, v, A, heads, z, ln_2, u, phi, g))
+    y, *ln = layer_norm(model.final_norm, x)
+    log_p = F.log_softmax(F.linear(y, model.token_embedding.weight), dim=-1)  # (U, V)
+    N = counts.sum()
+    loss = -(counts * log_p).sum() / N
+
+    d_logits = (log_p.exp() * counts.sum(dim=1, keepdim=True) - counts) / N  # (U, V)
+    d_embedding = model.token_embedding.weight.grad
+    torch.mm(d_logits.T, y, out=d_embedding)  # the output's share; the input's comes last
+    dx = layer_norm_backward(model.final_norm, d_logits @ model.token_embedding.weight, *ln)
+    for block, (y, ln_1, q, k, v, A, heads, z, ln_2, u, phi, g) in zip(
+        model.blocks[::-1], kept[::-1]
+    ):
+        attn, ffn = block.attn, block.ffn
+        slope = phi + (2 * math.pi) ** -0.5 * u * torch.exp(-0.5 * u * u)  # of GELU, (U, 4d)
+        du = linear_backward(ffn.W_2, dx, g) * slope
+        dx += layer_norm_backward(block.ln_2, linear_backward(ffn.W_1, du, z), *ln_2)
+        d_heads = linear_backward(attn.W_o, dx, heads)  # (U, d)
+        mean = (d_heads * heads).view(by_head).sum(dim=2).T.unsqueeze(2)  # Σ_j A dA: (h, U, 1)
+        d_heads = d_heads.view(by_head).transpose(0, 1)  # (h, U, d_k)
+        dS = torch.bmm(d_heads, v.transpose(1, 2))  # (h, U, U): dA, and in place, as it is large,
+        dS.sub_(mean).mul_(A).mul_(attn.d_k**-0.5)  # dS = A (dA - mean) / √d_k
+        dq, dk = torch.bmm(dS, k), torch.bmm(dS.transpose(1, 2), q)  # (h, U, d_k) each
+        dv = torch.bmm(A.transpose(1, 2), d_heads)
+        dy = 0
+        for W, one in (attn.W_q, dq), (attn.W_k, dk), (attn.W_v, dv):
+            dy = dy + linear_backward(W, one.transpose(0, 1).reshape(U, d), y)
+        dx += layer_norm_backward(block.ln_1, dy, *ln_1)
+    d_embedding.index_add_(0, token, dx)
+    if model.positions == "learned":
+        model.position_embedding.weight.grad.zero_().index_add_(0, position, dx)
+    return loss
+
+
+def layer_norm(layer, x):
+    """y = γ x̂ + β of x (U, d); and x̂ and 1/σ for the way back."""
+    x_hat, _, scale = torch.native_layer_norm(x, x.shape[1:], None, None, layer.eps)
+    return torch.addcmul(layer.bias, layer.weight, x_hat), x_hat, scale  # (U, d) twice, (U, 1)
+
+
+def layer_norm_backward(layer, dy, x_hat, scale):
+    """dx: dx̂ / σ but for its mean and its part along x̂, which no x can change; dγ, dβ in .grad."""
+    torch.sum(dy * x_hat, dim=0, out=layer.weight.grad)
+    torch.sum(dy, dim=0, out=layer.bias.grad)
+    dx_hat = dy * layer.weight
+    along = (dx_hat * x_hat).mean(dim=1, keepdim=True)  # (U, 1)
+    return scale * (dx_hat - dx_hat.mean(dim=1, keepdim=True) - along * x_hat)
+
+
+def linear_backward(layer, dy, x):
+    """dx = dy W for y = x Wᵀ + b; dW = dyᵀ x and db, the sum of dy, go into .grad."""
+    torch.mm(dy.T, x, out=layer.weight.grad)
+    torch.sum(dy, dim=0, out=layer.bias.grad)
+    return dy @ layer.weight  # (U, inputs)
+
+
+# ── the recurrent models' loss: torch's kernels, and the output for real tokens only ─────────────
 def real_tokens(ids):
     """Padded ids (B, T + 1) → inputs, targets, and which of them are real, cut to the longest."""
     real = ids[:, 1:] != farm.ID[farm.PAD]  # (B, T)
     T = int(real.sum(dim=1).max())
     return ids[:, :T], ids[:, 1 : T + 1], real[:, :T]
-
-
-def gpt_loss(model, ids):
-    """The plain GPT's mean loss over the N real tokens of ids (B, T + 1), with nothing done twice.
-
-    A causal model gives equal vectors to tokens with equal prefixes: "<s> the" starts every
-    sentence. Each of the U different prefixes has one row, four rows for five tokens; padding has
-    none. Only the attention itself sees the padded block. q, k, v are one product.
-    """
-    inputs, targets, real = real_tokens(ids)  # (B, T) each
-    B, T = inputs.shape
-    place = real.flatten().nonzero().flatten()  # (N,): where token n is in the padded block
-    prefix = FINGERPRINT[torch.arange(T), inputs].cumsum(dim=1).flatten()[place]  # (N,)
-    different, row = prefix.unique(return_inverse=True)  # (U,), (N,): the row of token n
-    first = torch.empty_like(different).index_copy_(0, row, place)  # (U,): a place of each row
-    block_rows = torch.zeros(B * T, dtype=torch.long)  # padding borrows row 0: it stands behind
-    block_rows[place] = row  # the sentence, where no real query can see it
-
-    x = model.embed(inputs).flatten(0, 1).index_select(0, first)  # (U, d)
-    M = x.new_full((T, T), -torch.inf).triu(1)  # causal
-    for block in model.blocks:
-        attn, ffn = block.attn, block.ffn
-        three = attn.W_q, attn.W_k, attn.W_v
-        W = torch.cat([one.weight for one in three])  # (3d, d)
-        b = torch.cat([one.bias for one in three])  # (3d,)
-        qkv = F.linear(block.ln_1(x), W, b).index_select(0, block_rows)  # (B·T, 3d)
-        qkv = qkv.view(B, T, 3, attn.n_heads, attn.d_k).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.reshape(3, B * attn.n_heads, T, attn.d_k)
-        S = torch.baddbmm(M, q, k.transpose(1, 2), alpha=attn.d_k**-0.5)  # (B·h, T, T)
-        heads = torch.softmax(S, dim=-1) @ v  # (B·h, T, d_k)
-        heads = heads.view(B, attn.n_heads, T, attn.d_k).transpose(1, 2).reshape(B * T, -1)
-        x = x + attn.W_o(heads.index_select(0, first))  # (U, d)
-        x = x + ffn.W_2(F.gelu(ffn.W_1(block.ln_2(x))))
-    logits = F.linear(model.final_norm(x), model.token_embedding.weight)  # (U, V)
-    return F.cross_entropy(logits.index_select(0, row), targets.flatten()[place])
-
-
-# A random number for each token at each position: their sum tells prefixes apart, but for a
-# chance of 1e-12 a batch. 120 of them stay below 2^63.
-FINGERPRINT = torch.randint(2**56, (MAX_LEN, len(farm.VOCABULARY)), generator=torch.Generator())
 
 
 def lstm_loss(model, ids):
@@ -180,10 +299,10 @@ def one_thread():
         torch.set_flush_denormal(flushed)
 
 
-def trained_weights(kind, seed, steps):
+def trained_weights(job):
     """What a worker process does: train, and send the weights back."""
     with one_thread():
-        model = train(kind, seed, steps)
+        model = train(*job)
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
@@ -197,10 +316,10 @@ def trained(show, kinds, seeds=(0,)):
     if ("RNN", 0) in jobs and jobs["RNN", 0] not in KEPT:
         load_rnn(show, jobs["RNN", 0])
     missing = [job for job in jobs.values() if job not in KEPT]
-    workers = Parallel(n_jobs=max(1, min(show.jobs, len(missing))), return_as="generator")
-    results = workers(delayed(trained_weights)(*job) for job in missing)
-    for job, weights in zip(missing, show.progress(results, len(missing), "training")):
-        KEPT[job] = with_weights(job, weights)
+    missing.sort(key=lambda job: job[0] in LOSS)  # the GPTs, which take longest, first
+    weights = in_processes(show, trained_weights, missing, ("training", "训练"))
+    for job, found in zip(missing, weights):
+        KEPT[job] = with_weights(job, found)
         if job[0] == "RNN":
             save_rnn(show, job)
     return {name: KEPT[job] for name, job in jobs.items()}
@@ -210,8 +329,8 @@ def steps(show, kind):
     """Batches in the whole training."""
     if show.quick:
         return 40
-    batch, epochs = (RNN_BATCH, RNN_EPOCHS) if kind == "RNN" else (BATCH, EPOCHS)
-    return math.ceil(TRAINING / batch) * epochs
+    batch = RNN_BATCH if kind in LOSS else BATCH
+    return math.ceil(TRAINING / batch) * (RNN_EPOCHS if kind == "RNN" else EPOCHS)
 
 
 def with_weights(job, weights):
@@ -285,7 +404,8 @@ def save_rnn(show, job):
 
 def rnn_key(job):
     """A hash of all that decides the RNN's weights: settings, corpus, code, torch, processor."""
-    code = [RNNLM, ElmanRNN, new_model, stream, train, real_tokens, rnn_loss, one_thread]
+    code = [RNNLM, ElmanRNN, new_model, stream, train, one_vector]
+    code += [real_tokens, rnn_loss, one_thread]
     settings = [job, TRAINING, RNN_BATCH, RNN_RATE, CLIP, KERNEL, farm.VOCABULARY]
     settings += [torch.__version__, torch.backends.cpu.get_cpu_capability()]
     parts = [settings, farm.corpus(TRAINING, "training"), list(map(inspect.getsource, code))]

@@ -34,11 +34,6 @@ def mixed(size=12):
     return farm.corpus(size, "test of the losses") + tuple(tuple(one.split()) for one in pair)
 
 
-def plain_loss(model, ids):
-    logits = model(ids[:, :-1])  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)
-
-
 class Written(torch.nn.Module):
     """A model whose answers are a function of the words so far: f(words) → {word: probability}."""
 
@@ -69,42 +64,105 @@ CONSTANT = Written(lambda words: verbs_of(farm.PLURAL))
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def fast_gradient(farm06, model, ids):
+    """The loss and the gradient that training uses, for sentences in any order."""
+    vector = farm06.one_vector(model)
+    if model.__class__.__name__ != "GPT":
+        kind = {"LSTMLM": "LSTM", "RNNLM": "RNN"}[model.__class__.__name__]
+        loss = farm06.LOSS[kind](model, ids)
+        loss.backward()
+    else:
+        vector.grad.fill_(7.0)  # all of it is written anew
+        tree = farm06.Prefixes(ids.flip(0))
+        loss = farm06.gpt_gradient(model, *tree.batch(torch.arange(len(ids)).flip(0)))
+    return loss.item(), vector.grad
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_fast_loss_is_the_plain_models(farm06, kind):
-    model, ids = farm06.new_model(kind, 0).double(), farm.encode(mixed())
+def test_the_fast_gradient_is_the_plain_models(farm06, in_float64, kind):
+    model, ids = farm06.new_model(kind, 0), farm.encode(mixed())
     assert len({len(words) for words in mixed()}) > 3
-    fast, plain = farm06.LOSS.get(kind, farm06.gpt_loss)(model, ids), plain_loss(model, ids)
-    assert fast.item() == pytest.approx(plain.item(), rel=1e-12)
-    parameters = list(model.parameters())
-    for ours, theirs in zip(*(torch.autograd.grad(one, parameters) for one in (fast, plain))):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    for p in model.parameters():  # LayerNorm's γ and β, and all else, away from 0 and 1
+        p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
+    plain = farm06.plain_loss(model, ids)
+    by_autograd = torch.autograd.grad(plain, list(model.parameters()))
+    by_autograd = torch.cat([one.flatten() for one in by_autograd])
+    loss, gradient = fast_gradient(farm06, model, ids)
+    assert loss == pytest.approx(plain.item(), rel=1e-12)
+    torch.testing.assert_close(gradient, by_autograd, rtol=1e-9, atol=1e-12)
 
 
-def test_each_prefix_is_computed_once(farm06):
-    rows = []
-    model = farm06.new_model("none", 0)
-    model.final_norm.register_forward_hook(lambda module, args, x: rows.append(len(x)))
-    farm06.gpt_loss(model, farm.encode(mixed(32)))
+def test_plain_loss_is_the_mean_over_real_tokens(farm06):
+    sentences, model = mixed(4), farm06.new_model("none", 0)
+    nats, tokens = 0.0, 0
+    for words in sentences:
+        ids = farm.encode([words])
+        p = torch.softmax(model(ids[:, :-1])[0], dim=-1)
+        nats -= sum(p[t, ids[0, t + 1]].log().item() for t in range(len(words)))
+        tokens += len(words)
+    loss = farm06.plain_loss(model, farm.encode(sentences)).item()
+    assert loss == pytest.approx(nats / tokens, rel=1e-5)
+
+
+def test_the_tree_of_prefixes(farm06):
     sentences = mixed(32)
-    prefixes = {words[:t] for words in sentences for t in range(len(words))}
-    assert rows == [len(prefixes)] and len(prefixes) < 0.85 * sum(map(len, sentences))
+    tree = farm06.Prefixes(farm.encode(sentences))
+    chosen = [3, 33, 0, 32, 3]  # not all, in no order, one of them twice
+    token, position, counts, M = tree.batch(torch.tensor(chosen))
+    follow = Counter()
+    for i in chosen:
+        words = (farm.BOS, *sentences[i])
+        for t in range(1, len(words)):
+            follow[words[:t], words[t]] += 1
+    prefixes = {prefix for prefix, _ in follow}
+    found = {}
+    for row in range(len(token)):
+        seen = M[row].eq(0).nonzero().flatten().tolist()
+        seen.sort(key=lambda one: position[one])
+        prefix = tuple(farm.VOCABULARY[token[one]] for one in seen)
+        assert position[seen].tolist() == list(range(len(seen))) and seen[-1] == row
+        found[prefix] = counts[row]
+    assert M.isneginf().sum() + M.eq(0).sum() == M.numel()
+    assert set(found) == prefixes and len(token) == len(prefixes)  # each once
+    for prefix, row in found.items():
+        for word, count in zip(farm.VOCABULARY, row.tolist()):
+            assert count == follow[prefix, word]
+    everything = tree.batch(torch.arange(len(sentences)))[0]
+    assert len(everything) < 0.85 * sum(map(len, sentences))  # what it is for
+
+
+def test_one_vector_holds_everything_once(farm06):
+    model = farm06.new_model("learned", 0)
+    before = [p.clone() for p in model.parameters()]
+    vector = farm06.one_vector(model)
+    assert len(vector) == 111_360 and not vector.grad.any()
+    for p, old in zip(model.parameters(), before):
+        assert torch.equal(p, old)
+    vector.data.fill_(3.0)
+    vector.grad.fill_(4.0)
+    assert all((p == 3).all() and (p.grad == 4).all() for p in model.parameters())
 
 
 def test_padding_changes_nothing(farm06):
     ids = farm.encode(mixed())
     wider = F.pad(ids, (0, 5))
     for kind in KINDS:
-        model, loss = farm06.new_model(kind, 1), farm06.LOSS.get(kind, farm06.gpt_loss)
-        assert loss(model, ids).item() == loss(model, wider).item()
+        narrow, wide = (fast_gradient(farm06, farm06.new_model(kind, 1), x) for x in (ids, wider))
+        assert narrow[0] == wide[0] and torch.equal(narrow[1], wide[1])
 
 
 @pytest.mark.parametrize("kind", ["learned", "RNN"])
-def test_training_is_adam_with_clipping_and_a_cosine(farm06, monkeypatch, kind):
+def test_training_is_adam_with_clipping_and_a_cosine(farm06, in_float64, monkeypatch, kind):
     """The same few steps, written out with the plain loss and Adam's formulas, in float64."""
-    new_model = farm06.new_model
-    monkeypatch.setattr(farm06, "new_model", lambda *which: new_model(*which).double())
     monkeypatch.setattr(farm06, "CLIP", 0.7)  # so that it bites
-    steps, size = 3, {"RNN": 64}.get(kind, 32)
+    steps, size = 3, {"RNN": 64}.get(kind, 16)
     rate = {"RNN": 2e-3}.get(kind, 3e-3)
     order = torch.Generator().manual_seed(farm06.stream(3, "order").getrandbits(63))
     batches = torch.randperm(400, generator=order).split(size)[::-1]
@@ -114,7 +172,7 @@ def test_training_is_adam_with_clipping_and_a_cosine(farm06, monkeypatch, kind):
     m, v = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     clipped = 0
     for t in range(1, steps + 1):
-        gradient = torch.autograd.grad(plain_loss(model, ids[batches[t - 1]]), parameters)
+        gradient = torch.autograd.grad(farm06.plain_loss(model, ids[batches[t - 1]]), parameters)
         norm = sum(g.square().sum() for g in gradient).sqrt()
         clipped += norm > 0.7
         eta = rate * (1 + math.cos(math.pi * (t - 1) / steps)) / 2
@@ -128,7 +186,9 @@ def test_training_is_adam_with_clipping_and_a_cosine(farm06, monkeypatch, kind):
     ours = farm06.train(kind, 3, steps)
     for p, q in zip(parameters, ours.parameters()):
         torch.testing.assert_close(q.data, p.data, rtol=1e-5, atol=1e-7)
-    moved = [(p - q).abs().max() for p, q in zip(new_model(kind, 3).parameters(), parameters)]
+    moved = [
+        (p - q).abs().max() for p, q in zip(farm06.new_model(kind, 3).parameters(), parameters)
+    ]
     still = sum(one < 1e-4 for one in moved)  # a key's bias shifts all scores of a row alike:
     assert still == (2 if kind == "learned" else 0)  # its gradient is 0, in both layers
 
@@ -154,8 +214,7 @@ def test_an_epoch_sees_every_sentence_once(farm06, monkeypatch):
 def test_steps_are_whole_epochs(script):
     module = script("06_farm_transformer")
     show = type("Show", (), {"quick": False})
-    assert module.steps(show, "learned") == module.steps(show, "LSTM") == 5 * 625
-    assert module.steps(show, "RNN") == 10 * 313
+    assert [module.steps(show, kind) for kind in KINDS] == [5 * 1250] * 3 + [5 * 313, 10 * 313]
 
 
 def test_first_weights(farm06):
@@ -201,7 +260,6 @@ def test_models_are_trained_once_and_shared(farm06, monkeypatch):
 
 @pytest.mark.slow
 def test_the_number_of_processes_changes_nothing(farm06, monkeypatch):
-    monkeypatch.setattr(farm06, "TRAINING", 20_000)  # workers import the script as it is published
     weights = []
     for jobs in (1, 2):
         farm06.KEPT.clear()
@@ -224,10 +282,15 @@ def the_file(farm06):
     return path
 
 
+def no_training(show, function, tasks, label):
+    assert tasks == []
+    return []
+
+
 def test_the_cache_spares_the_training(farm06, monkeypatch):
     fresh, notes = rnn_weights(farm06)
     assert notes == []
-    monkeypatch.setattr(farm06, "trained_weights", None)  # a second training would fail
+    monkeypatch.setattr(farm06, "in_processes", no_training)
     cached, notes = rnn_weights(farm06)
     assert torch.equal(fresh, cached) and notes == []
 
@@ -320,7 +383,7 @@ def test_the_key_holds_code_corpus_and_version(farm06, monkeypatch):
     keys = {farm06.rnn_key(("RNN", 0, 40))}
     monkeypatch.setattr(torch, "__version__", "0.1")
     keys.add(farm06.rnn_key(("RNN", 0, 40)))
-    monkeypatch.setattr(farm06, "rnn_loss", lambda model, ids: plain_loss(model, ids))
+    monkeypatch.setattr(farm06, "rnn_loss", lambda model, ids: farm06.plain_loss(model, ids))
     keys.add(farm06.rnn_key(("RNN", 0, 40)))
     monkeypatch.setattr(farm, "corpus", lambda size, purpose: ((("the",),)))
     keys.add(farm06.rnn_key(("RNN", 0, 40)))
@@ -498,20 +561,89 @@ def test_the_table_of_cuts_spares_what_does_not_matter(farm06, monkeypatch):
     assert "2 / 2" in show.notes[0] and show.notes[0].count("2 / 2") == 2
 
 
-def test_the_control_draws_single_positions_other_than_subject_and_query(farm06, monkeypatch):
-    """Right everywhere except after a cut at position 5: the control shows its share, a tenth."""
+@pytest.fixture
+def cuts(farm06, monkeypatch):
+    """Part 4 with cuts that do what the test says: cuts(right, seeds) → its table, and its note.
 
-    def right(model, positions):
-        return torch.full((200,), positions != [5])
+    right(seed, positions): which of the sentences are right after these positions are cut.
+    """
+    seed_of = {}
 
-    monkeypatch.setattr(farm06, "right_after_cut", right)
-    monkeypatch.setattr(farm06, "is_right", lambda model, k: torch.full((200,), True))
-    monkeypatch.setattr(farm06, "train", lambda *job: farm06.new_model(*job[:2]))
-    show = run_parts(farm06, [4])
-    [(_, rows)] = show.tables.values()
-    table = {row[0]: float(row[1]) for row in rows}
-    assert table["the worst of these single positions"] == 0
-    assert 0.82 < table["a random position, drawn for each sentence"] < 0.97
+    def train(kind, seed, steps):
+        return farm06.new_model(kind, seed)
+
+    def run(right, seeds=1):
+        def after_cut(model, positions):
+            return right(seed_of[id(model)], positions)
+
+        def is_right(model, k):
+            seed_of[id(model)] = len(seed_of)
+            return torch.full((200,), True)
+
+        monkeypatch.setattr(farm06, "train", train)
+        monkeypatch.setattr(farm06, "right_after_cut", after_cut)
+        monkeypatch.setattr(farm06, "is_right", is_right)
+        show = run_parts(farm06, [4], seeds=seeds)
+        [(_, rows)] = show.tables.values()
+        return {row[0]: [float(cell) for cell in row[1:]] for row in rows}, show.notes[0]
+
+    return run
+
+
+CONTROL = "a random position, drawn for each sentence"
+WORST = "the worst of these single positions"
+
+
+def all_right_but(*bad):
+    return lambda seed, positions: torch.full((200,), positions not in bad)
+
+
+def test_single_positions_are_all_but_subject_and_query(cuts):
+    table, _ = cuts(all_right_but([3], [12]))
+    assert table[CONTROL] == table[WORST] == [1]
+    for position in set(range(1, 13)) - {3, 12}:
+        table, _ = cuts(all_right_but([position]))
+        assert table[WORST] == [0] and 0.8 < table[CONTROL][0] < 0.98  # one of ten is wrong
+
+
+def test_the_control_draws_anew_for_each_seed(cuts, farm06):
+    def right(seed, positions):  # tells which position was drawn for which sentence
+        bits = torch.Generator().manual_seed(positions[0])
+        return torch.rand(200, generator=bits) < 0.5
+
+    table, _ = cuts(right, seeds=3)
+    assert len(set(table[CONTROL])) == 3
+    groups = farm06.token_groups(3)
+    others = [p for name in groups if name not in ("subject", "query") for p in groups[name]]
+    for seed in range(3):
+        draws = farm06.stream(seed, "control")
+        chosen = [others[draws.randrange(10)] for _ in range(200)]
+        hits = sum(right(seed, [p])[i].item() for i, p in enumerate(chosen))
+        assert table[CONTROL][seed] == pytest.approx(hits / 200, abs=6e-4)
+
+
+@pytest.mark.parametrize("group", [*range(7), "single", "control"])
+def test_the_note_counts_seeds_that_any_other_cut_would_harm(cuts, farm06, group):
+    """Seed 1 of three falls to .945 after one cut; the subject's own does not count there."""
+    groups = farm06.token_groups(3)
+    name = list(groups)[group] if isinstance(group, int) else group
+    singles = [p for one, places in groups.items() for p in places]
+
+    def right(seed, positions):
+        wrong = {"single": positions == [5], "control": positions in [[p] for p in singles]}
+        here = wrong.get(name, positions == groups.get(name))
+        score = torch.full((200,), True)
+        if seed == 1 and here and name != "subject":
+            score[: {"single": 11, "control": 11}.get(name, 11)] = False
+        if positions == [3]:
+            score[:] = False
+            score[: 20 if seed < 2 else 21] = True
+        return score
+
+    _, note = cuts(right, seeds=3)
+    fallen, fine = note.split(";")
+    assert fallen.endswith("2 / 3")  # 20 of 200 are .1, 21 are more
+    assert fine.endswith("3 / 3" if name == "subject" else "2 / 3")
 
 
 # ── beyond the lecture ───────────────────────────────────────────────────────────────────────────
@@ -696,7 +828,6 @@ def test_senseless_constants_are_refused_in_a_line_that_names_them(farm06, monke
 
 @pytest.mark.slow
 def test_all_parts_run_alike_alone_and_together(farm06, monkeypatch):
-    monkeypatch.setattr(farm06, "TRAINING", 20_000)  # workers import the script as it is published
     together = run_parts(farm06, quick=True, seeds=2)
     farm06.KEPT.clear()
     for number in range(1, len(farm06.PARTS) + 1):
