@@ -89,12 +89,13 @@ def attempt(models, what, call):
     """call(); an error in the student's own code becomes one line that names the place."""
     try:
         return call()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if one.filename == models.__file__]
-        where = f", line {own[-1].lineno}: {own[-1].line}" if own else ""
-        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        fail(f"{what} ends in {text}{where}", f"{what} 报错：{text}{where}")
+    except Exception as caught:
+        error = caught
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if one.filename == models.__file__]
+    where = f", line {own[-1].lineno}: {own[-1].line}" if own else ""
+    text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return fail(f"{what} ends in {text}{where}", f"{what} 报错：{text}{where}")
 
 
 def build(models, name, *sizes, **options):
@@ -110,14 +111,16 @@ def build(models, name, *sizes, **options):
         if option not in taken:
             not_there(f"{name}({option}={value!r})")
     what = ", ".join([*map(repr, sizes), *(f"{k}={v!r}" for k, v in options.items())])
+    refusals = (ValueError, NotImplementedError, KeyError, AssertionError) if options else ()
     try:
         module = cls(*sizes, **options)
-    except (ValueError, NotImplementedError, KeyError, AssertionError):
-        if options:
-            not_there(f"{name}({what})")
-        attempt(models, f"{name}({what})", lambda: cls(*sizes, **options))
-    except TypeError:
-        attempt(models, f"{SIGNATURES[name]}: {name}({what})", lambda: cls(*sizes, **options))
+    except refusals:
+        not_there(f"{name}({what})")
+    except Exception:  # noqa: BLE001
+        module = None
+    if module is None:
+        call = f"{SIGNATURES[name]}: {name}({what})"
+        module = attempt(models, call, lambda: cls(*sizes, **options))
     if not isinstance(module, torch.nn.Module):
         fail(f"{name} must be an nn.Module", f"{name} 应当是 nn.Module")
     return module.eval()

@@ -29,6 +29,8 @@ def feed_forward(models):
 def block(models, activation="gelu"):
     module = built(models, activation=None if activation == "gelu" else activation)
     after(models, feed_forward, "FeedForward")
+    if activation != "gelu":
+        after(models, block, "Block")
     what = f"Block(12, 3, 1{'' if activation == 'gelu' else f', {activation!r}'}).eval()(x)"
     w = block_weights(what, module, activation == "swiglu")
     shake(module)
@@ -164,6 +166,12 @@ def positions(models):
     module = build(models, "SinusoidalPositions", D)
     x = torch.zeros(B, T, D)
     what = "SinusoidalPositions(12)(x)"
+    if ends_in_an_error(module, x) and not ends_in_an_error(module, torch.zeros(T, T, D)):
+        fail(
+            f"{what}: positions are counted along the batch, x.shape[0]: they count along the"
+            " sequence, x + pe[: x.shape[1]]",
+            f"{what}：位置是沿批（x.shape[0]）数的：应沿序列数，x + pe[: x.shape[1]]",
+        )
     got = shaped(what, run(models, what, module, x), (B, T, D), "(B, T, d)")
     lm.judge("SinusoidalPositions", lambda **k: d.sinusoids(T, D, 1e4, **k), d.SINUSOIDS, got[0])
     if not d.same(got[:1].expand_as(got), got):
@@ -186,6 +194,14 @@ def positions(models):
             f"SinusoidalPositions 把表存进了 state_dict（{saved[0]}）：它可以重建，"
             "应 register_buffer(…, persistent=False)",
         )
+
+
+def ends_in_an_error(module, x):
+    try:
+        module(x)
+    except RuntimeError:
+        return True
+    return False
 
 
 W1D2_BLOCK = [

@@ -43,6 +43,7 @@ def outcome(check, module):
         try:
             check(module)
         except pytest.fail.Exception as failed:
+            assert failed.__context__ is None  # or pytest shows that error before the sentence
             return "failed", str(failed)
         except pytest.skip.Exception as skipped:
             return "skipped", str(skipped)
@@ -408,7 +409,7 @@ def test_a_mistake_that_is_no_number_is_told_in_a_sentence(file, check, changes,
 
 
 def test_other_ways_to_be_right():
-    """A softmax without the maximum taken off, no default state, a mask from a buffer, float32."""
+    """Softmax by hand, no default state, a mask from a buffer, float32, beta before gamma."""
     table = "self.register_buffer('mask', torch.ones(50, 50).tril())"
     changes = [
         ("A = torch.softmax(S, dim=-1)", "A = S.exp() / S.exp().sum(-1, keepdim=True)"),
@@ -418,6 +419,9 @@ def test_other_ways_to_be_right():
         (LINEARS, f"{table}; {LINEARS}"),
         (MASK, "future = self.mask[:T, :T] == 0"),
         ("    return pe", "    return pe.float()"),
+        ("self.gamma = nn.Parameter(torch.ones(d))", "self.beta = nn.Parameter(torch.zeros(d))"),
+        ("self.beta = nn.Parameter(torch.zeros(d))\n\n",
+         "self.gamma = nn.Parameter(torch.ones(d))\n\n"),
     ]  # fmt: skip
     found = outcomes(module_of("by_hand", *changes))
     assert "failed" not in {verdict for verdict, _ in found.values()}
@@ -503,6 +507,7 @@ BLOCK_PLANTED = [
     ("positions", "not interleaved", ("pe[:, 0::2]", "pe[:, : d // 2]"), ("pe[:, 1::2]",
      "pe[:, d // 2 :]"),
      "not interleaved"),
+    ("positions", "by batch", ("x.shape[1]", "x.shape[0]"), "counted along the batch"),
     ("positions", "saved", (", persistent=False", ""), "saves its table (pe)"),
     ("positions", "scaled", ("return x +", "return x * math.sqrt(x.shape[-1]) +"),
      "multiplied by √d"),
