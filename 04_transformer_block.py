@@ -12,11 +12,10 @@ import inspect
 import statistics
 import textwrap
 import time
-from companion import cores, main, require
+from companion import cores, in_processes, main, require
 from contextlib import contextmanager
 
 import torch
-from joblib import Parallel, delayed
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -172,7 +171,9 @@ def part2_depth(show):
     steps = 50 if show.quick else STEPS
 
     tasks = [(depth, kind, seeds, steps) for depth in sorted(DEPTHS)[::-1] for kind in KINDS]
-    losses = dict(zip([task[:2] for task in tasks], run_all(show, train, tasks, "training")))
+    losses = dict(
+        zip([task[:2] for task in tasks], in_processes(show, train, tasks, ("training", "训练")))
+    )
     variances = target_variance(teacher(generators(seeds))[1]).tolist()  # (S,)
     ratios = {net: [loss / v for loss, v in zip(losses[net], variances)] for net in losses}
     rows = []
@@ -293,8 +294,9 @@ def target_variance(Y):
     return Y.var(dim=1, correction=0).mean(dim=-1)
 
 
-def train(depth, kind, seeds, steps):
+def train(task):
     """The loss on all examples after training, one number for each seed."""
+    depth, kind, seeds, steps = task
     with threads(1):
         draws = generators(seeds)
         X, Y = teacher(draws)  # (S, EXAMPLES, n)
@@ -335,12 +337,6 @@ def threads(count):
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def run_all(show, function, tasks, label):
-    """function(*task) for each task, in show.jobs processes → the results, in order."""
-    results = Parallel(show.jobs, return_as="generator")(delayed(function)(*t) for t in tasks)
-    return list(show.progress(results, len(tasks), label))
 
 
 def compare_norms(show, seeds, gradients):

@@ -55,7 +55,7 @@ def main(argv=None):
 def passed_on(options):
     """The shared flags, as the reader gave them, for the scripts."""
     flags = ["--figures", str(options.figures.absolute())]
-    for name in ("seeds", "jobs", "lang"):
+    for name in ("seeds", "jobs", "dask", "lang"):
         if (value := getattr(options, name)) is not None:
             flags += [f"--{name}", str(value)]
     return flags + [

@@ -12,6 +12,7 @@ import sys
 import time
 from companion.edits import chosen, edit
 from companion.ledger import ROOT, edited, load_claims, load_constants, plain
+from companion.processes import cluster
 from companion.show import Said, Show, write_beside
 from pathlib import Path
 
@@ -47,6 +48,8 @@ def parser(doc, prog):
     p.add_argument("--part", type=whole, metavar="N", help="run only part N")
     p.add_argument("--seeds", type=whole, metavar="N", help="random seeds 0 … N-1 where it matters")
     p.add_argument("--jobs", type=whole, metavar="N", help="processes (default: the cores)")
+    text = "let the processes of that Dask cluster do it, e.g. tcp://127.0.0.1:8786"
+    p.add_argument("--dask", metavar="ADDRESS", help=text)
     p.add_argument("--lang", choices=("en", "zh"), help="default: from the locale")
     figures = "where figures go (default: figures/ beside the scripts)"
     p.add_argument("--figures", metavar="DIR", type=Path, default=ROOT / "figures", help=figures)
@@ -106,11 +109,14 @@ def main(doc, parts, argv=None, extra=None):
             sys.exit(2)
         parts = [namespace[part.__name__] for part in parts]
     if cell:
-        run(script, doc, dict(zip(numbers, parts)), options, cell)
+        with cluster(options.dask):
+            run(script, doc, dict(zip(numbers, parts)), options, cell)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` blocks run
     try:
-        sys.exit(run(script, doc, dict(zip(numbers, parts)), options))
+        with cluster(options.dask):
+            code = run(script, doc, dict(zip(numbers, parts)), options)
+        sys.exit(code)
     except KeyboardInterrupt:
         print(f"\n{script.name}: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -1,7 +1,8 @@
-"""Work spread over processes: trainings over seeds, which do not depend on one another."""
+"""Work spread over processes, or over a cluster: trainings that do not depend on one another."""
 
 import sys
 from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 
 import cloudpickle
 from joblib import Parallel, delayed
@@ -16,9 +17,12 @@ def in_processes(show, function, tasks, label):
     script = sys.modules[function.__module__]
     if script.__name__ != "__main__":  # a script that was imported, in a test: send it all the same
         cloudpickle.register_pickle_by_value(script)
-    numbered = (delayed(_numbered)(n, function, task) for n, task in enumerate(tasks))
-    jobs = max(1, min(show.jobs, len(tasks)))
-    results = Parallel(jobs, return_as="generator_unordered", batch_size=1)(numbered)
+    if getattr(show.options, "dask", None):
+        results = _on_cluster(function, tasks)
+    else:
+        numbered = (delayed(_numbered)(n, function, task) for n, task in enumerate(tasks))
+        jobs = max(1, min(show.jobs, len(tasks)))
+        results = Parallel(jobs, return_as="generator_unordered", batch_size=1)(numbered)
     try:
         done = dict(show.progress(results, len(tasks), show.say(label)))
     except BrokenExecutor:
@@ -30,3 +34,48 @@ def in_processes(show, function, tasks, label):
 def _numbered(n, function, task):
     """Results come back in any order: each brings its number."""
     return n, function(task)
+
+
+def _on_cluster(function, tasks):
+    """As they come; a task whose worker is lost is run again on another one."""
+    from distributed import as_completed, get_client
+
+    def numbered(n, task):  # a local function is sent whole, not as a name to import over there
+        return n, function(task)
+
+    futures = get_client().map(numbered, range(len(tasks)), tasks, pure=False)
+    for done in as_completed(futures):
+        yield done.result()
+
+
+@contextmanager
+def cluster(address, patience=30):
+    """Inside, in_processes works on the Dask cluster at that address (None: on this machine).
+
+    A lost worker's tasks run again on another one. The workers need the same packages as here, not
+    the suite itself: its modules travel along. patience: seconds to wait for the first worker.
+    """
+    if address is None:
+        yield
+        return
+    try:
+        from distributed import Client, KilledWorker
+    except ModuleNotFoundError:
+        install = f"{sys.executable} -m pip install -r requirements-cluster.txt"
+        raise SystemExit(f"--dask needs more packages; run: {install}") from None
+    try:
+        client = Client(address, timeout=patience, set_as_default=True)
+    except (OSError, ValueError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise SystemExit(f"--dask {address}: no Dask scheduler answers there: {why}") from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=patience)
+            for name in ("companion", "lm_models", "farm_language"):
+                if name in sys.modules:
+                    cloudpickle.register_pickle_by_value(sys.modules[name])
+            yield
+        except TimeoutError:
+            raise SystemExit(f"--dask {address}: no worker has joined that scheduler") from None
+        except KilledWorker as error:
+            raise SystemExit(f"--dask {address}: {error}".partition("\n")[0]) from None

@@ -139,7 +139,7 @@ def test_networks_side_by_side_are_networks_one_by_one(block, kind):
 @pytest.mark.parametrize("kind", ["plain", "residual"])
 def test_training_is_adam_on_minibatches(block, kind):
     seeds, steps = range(2), 3
-    found = block.train(3, kind, seeds, steps)
+    found = block.train((3, kind, seeds, steps))
     draws = block.generators(seeds)
     X, Y = block.teacher(draws)
     networks = block.Networks(3, kind, draws)
@@ -156,7 +156,10 @@ def test_training_is_adam_on_minibatches(block, kind):
 
 
 def test_a_seed_gives_the_same_network_in_any_company(block):
-    alone, together = block.train(2, "residual", [1], 5), block.train(2, "residual", range(3), 5)
+    alone, together = (
+        block.train((2, "residual", [1], 5)),
+        block.train((2, "residual", range(3), 5)),
+    )
     assert alone[0] == together[1]
     assert len(set(together)) == 3
 
