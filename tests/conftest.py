@@ -70,7 +70,8 @@ def own_models(config):
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
         ]
-        line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
+        inside = getattr(error, "filename", None) == str(path)  # a SyntaxError in it, not beside it
+        line = error.lineno if inside else (lines[-1] if lines else None)
         where = f"line {line}: " if line else ""
         reason = (str(getattr(error, "msg", None) or error).splitlines() or [""])[0]
         name = type(error).__name__
