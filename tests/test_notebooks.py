@@ -1,4 +1,4 @@
-"""Every script as a notebook: its cells run in a Jupyter kernel, numbers and figures shown there."""
+"""Every script as a notebook: its cells run in a Jupyter kernel and show numbers and figures."""
 
 import re
 from companion import ROOT, load_claims, scripts
