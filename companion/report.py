@@ -99,10 +99,20 @@ def parts(record):
             number, sections, section, beyond, zh, en = title.groups()
             name = section + "+" if beyond else section
             found.append({"section": name, "number": number, "script": record["script"]})
-            found[-1] |= {"sections": sections, "title": {"en": en, "zh": zh}, "shown": []}
+            found[-1] |= {"sections": in_both(sections), "title": {"en": en, "zh": zh}}
+            found[-1]["shown"] = []
         elif found:
             found[-1]["shown"].append(shown)
     return found
+
+
+def in_both(sections):
+    """ "§4.3、练习 5" in either language."""
+    words = {"、": ", ", "练习": "exercise", " 之外": ", beyond"}
+    en, zh = sections, sections
+    for chinese, english in words.items():
+        en, zh = en.replace(chinese, english), zh.replace(english, chinese)
+    return {"en": en, "zh": zh}
 
 
 def in_order(name):
