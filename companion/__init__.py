@@ -11,8 +11,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python shou
     sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
 
 
-def _say_what_is_missing(kind, error, traceback):
-    """A package that is not installed: one line with the command, in place of a traceback."""
+def _say_in_one_line(kind, error, traceback):
+    """A package that is not installed, Ctrl-C while torch is imported: no traceback for these."""
     packages = (
         "torch",
         "numpy",
@@ -27,11 +27,13 @@ def _say_what_is_missing(kind, error, traceback):
     if issubclass(kind, ModuleNotFoundError) and error.name in packages:
         install = f"{sys.executable} -m pip install -r requirements.txt"
         print(f"{error.name} is not installed; run: {install}", file=sys.stderr)
+    elif issubclass(kind, KeyboardInterrupt):
+        print(f"\n{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)
 
 
-sys.excepthook = _say_what_is_missing
+sys.excepthook = _say_in_one_line
 
 # These tensors are small: a second thread mostly waits for the first, for ever on a busy machine.
 # And several would round sums differently: whatever the environment says, the numbers stay. It has

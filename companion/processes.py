@@ -1,8 +1,12 @@
 """Work spread over processes, or over a cluster: trainings that do not depend on one another."""
 
+import os
 import sys
+import threading
+import time
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
+from functools import cache
 
 import cloudpickle
 from joblib import Parallel, delayed
@@ -20,7 +24,8 @@ def in_processes(show, function, tasks, label):
     if getattr(show.options, "dask", None):
         results = _on_cluster(function, tasks)
     else:
-        numbered = (delayed(_numbered)(n, function, task) for n, task in enumerate(tasks))
+        us = os.getpid()
+        numbered = (delayed(_numbered)(us, n, function, task) for n, task in enumerate(tasks))
         jobs = max(1, min(show.jobs, len(tasks)))
         results = Parallel(jobs, return_as="generator_unordered", batch_size=1)(numbered)
     try:
@@ -31,9 +36,23 @@ def in_processes(show, function, tasks, label):
     return [done[n] for n in range(len(tasks))]
 
 
-def _numbered(n, function, task):
+def _numbered(script, n, function, task):
     """Results come back in any order: each brings its number."""
+    _end_with(script)
     return n, function(task)
+
+
+@cache
+def _end_with(script):
+    """A worker process ends soon after the script that it works for, however that was killed."""
+
+    def watch():
+        while os.getppid() == script:
+            time.sleep(1)
+        os._exit(1)
+
+    if os.name == "posix" and os.getppid() == script:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def _on_cluster(function, tasks):
