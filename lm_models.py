@@ -291,6 +291,13 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
+    def _apply(self, fn, recurse=True):
+        """Whatever moves, casts or empties a model: pe is in no state_dict, so it is made anew."""
+        super()._apply(fn, recurse)
+        if self.positions == "sinusoidal":
+            self.pe.copy_(sinusoidal_positions(*self.pe.shape, dtype=torch.float64))
+        return self
+
     def embed(self, ids):
         """ids (B, T) → token vector plus position vector (B, T, d)."""
         _need_ids(ids, self.vocab_size)

@@ -443,11 +443,22 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         if d < 2 or d % 2:
             raise ValueError(f"d must be even, sin and cos come in pairs, got {d}")
-        omega = torch.exp(-math.log(base) * torch.arange(0, d, 2, dtype=F64) / d)  # (d/2,)
+        self.base = base
+        self.register_buffer("pe", torch.empty(max_len, d), persistent=False)  # in no state_dict
+        self.fill()
+
+    def fill(self):
+        max_len, d = self.pe.shape
+        omega = torch.exp(-math.log(self.base) * torch.arange(0, d, 2, dtype=F64) / d)  # (d/2,)
         angle = torch.arange(max_len, dtype=F64).unsqueeze(1) * omega  # (max_len, d/2)
         pe = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (max_len, d)
-        dtype = torch.get_default_dtype()  # float64 until here: in float32 the angle itself rounds
-        self.register_buffer("pe", pe.to(dtype), persistent=False)  # not in the state_dict
+        self.pe.copy_(pe)  # float64 until here: in float32 the angle itself rounds
+
+    def _apply(self, fn, recurse=True):
+        """Whatever moves, casts or empties the module: no state_dict brings pe back, so it does."""
+        super()._apply(fn, recurse)
+        self.fill()
+        return self
 
     def forward(self, x):
         if x.shape[1] > len(self.pe):
