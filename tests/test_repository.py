@@ -108,3 +108,43 @@ def test_the_readmes_list_every_erratum_and_every_script():
         for text in ((ROOT / n).read_text("utf-8") for n in ("README.md", "README.zh-CN.md"))
     ]
     assert tables[0] == tables[1]
+
+
+def test_the_two_readmes_are_built_alike():
+    """Headings by level, and code blocks word for word, which are the same in any language."""
+    english, chinese = ((ROOT / n).read_text("utf-8") for n in ("README.md", "README.zh-CN.md"))
+    assert re.findall(r"^```.*?^```", english, re.M | re.S) == re.findall(
+        r"^```.*?^```", chinese, re.M | re.S
+    )
+    levels = [re.findall(r"^#+(?= )", text, re.M) for text in (english, chinese)]
+    assert levels[0] == levels[1]
+    assert sorted(re.findall(r"`[\w./]+ [^`]*--\w[^`]*`", english)) == sorted(
+        re.findall(r"`[\w./]+ [^`]*--\w[^`]*`", chinese)
+    )
+
+
+@pytest.mark.parametrize("name, lang", [("README.md", "en"), ("README.zh-CN.md", "zh")])
+def test_the_map_names_every_part_with_its_figures(name, lang):
+    row = re.compile(
+        r"^\| (?:L2|W1D2) (.+) \| `(.+\.py)` (\d+): (.+?) \| (.*?) *\|(?:.*\|)?$", re.M
+    )
+    rows, figures = row.findall((ROOT / name).read_text(encoding="utf-8")), set()
+    parts = []
+    for path in scripts():
+        source = path.read_text(encoding="utf-8")
+        titles = re.findall(r'^def part(\d+)_\w+\(show\):\n    """(.+?)(?:"""|\n)', source, re.M)
+        for number, title in titles:
+            section, chinese, english = title.split(" · ", 2)
+            said = english if lang == "en" else chinese
+            parts.append((path.relative_to(ROOT).as_posix(), number, said))
+        figures |= set(re.findall(r'"((?:\d\d|w1d\w*?)_[a-z_]+)"', source))
+    assert [(script, number, title) for _, script, number, title, _ in rows] == parts
+    in_map = [figure for row in rows for figure in re.findall(r"figures/(\w+)\.png", row[-1])]
+    assert sorted(in_map) == sorted(figures)
+
+
+def test_the_citation_file_says_what_the_readme_says():
+    title = re.search(r'^title: "(.+)"$', (ROOT / "CITATION.cff").read_text("utf-8"), re.M)[1]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert readme.startswith(f"# {title}\n")
+    assert f"*{title}." in readme
