@@ -37,7 +37,7 @@ function filter() {
   for (const place of document.querySelectorAll(".lecture, .lecture section")) {
     place.hidden = !all && !some(place);
   }
-  for (const link of document.querySelectorAll("nav a")) {
+  for (const link of document.querySelectorAll("nav li a")) {
     link.parentElement.hidden = document.getElementById(link.hash.slice(1)).hidden;
   }
   document.querySelector(".none").hidden = all || some(document);

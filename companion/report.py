@@ -82,7 +82,6 @@ def lectures(rows, records):
     for sections in found.values():
         for one in sections.values():
             one["title"] = one["parts"][0]["title"] if one["parts"] else None
-            one["scripts"] = list(dict.fromkeys(row["script"] for row in one["claims"]))
     return [
         (lecture, LECTURES[lecture], [sections[name] for name in sorted(sections, key=in_order)])
         for lecture, sections in found.items()

@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from companion import ROOT, Recorder, load_claims
 from companion.cli import can_write, on_page
@@ -127,7 +130,7 @@ def test_a_view_is_computed_for_a_page_only_and_its_data_cannot_end_the_script()
 
 def test_a_failed_script_is_named():
     text = page([record(), {"script": "05_long_range_recall.py", "failed": 7}])
-    assert re.search(r"05_long_range_recall.*?exit code.*?7", text, re.S)
+    assert re.search(r'class="failed">05_long_range_recall.*?exit code.*?7<', text, re.S)
 
 
 def test_sections_stand_in_the_order_of_the_lecture():
@@ -252,6 +255,11 @@ def test_the_views_hold_what_the_tables_say(report):
     assert [f"{one['accuracy']:.3f}" for one in k.values()] == printed
     cut = re.search(r"subject noun</span>.*?(\d\.\d{3})", text[text.index('id="s6.4"') :], re.S)
     assert f"{k[3]['cuts'][2]['everywhere']:.3f}" == cut[1]
+    heads = text[text.index('id="s6-beyond"') :]
+    for layer in (0, 1):
+        for head in range(4):  # part 7 cuts the subject off in one head
+            alone = re.search(rf"L{layer + 1} H{head + 1}</td><td[^>]*>(\d\.\d+) /", heads)[1]
+            assert f"{k[3]['cuts'][2]['heads'][layer][head]:.3f}" == alone
     for distractors, one in k.items():
         T = 3 + 3 * distractors
         assert len(one["cuts"]) == T and {len(words) for words in one["words"]} == {T}
@@ -267,6 +275,23 @@ def test_the_views_hold_what_the_tables_say(report):
         if d_k in (1, 4, 16, 64, 256, 1024):
             row = re.search(rf"<tr><td[^>]*>{d_k:,}</td>(.*?)</tr>", table)[1]
             assert all(f"{mean:.3f}" in row for mean in means)
+
+
+@pytest.mark.slow
+def test_one_script_makes_a_page_too(tmp_path):
+    """The example has a spread over seeds, an erratum and a figure; its page speaks --lang."""
+    path = tmp_path / "one.html"
+    command = [sys.executable, str(ROOT / "tests" / "example_script.py"), "--lang", "zh"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    flags = ["--figures", str(tmp_path), "--report", str(path)]
+    done = subprocess.run([*command, *flags], capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = path.read_text("utf-8")
+    needs_nothing_else(text)
+    assert '<html lang="zh">' in text and 'class="claim erratum"' in text
+    assert "1 of 3 seeds agree" in text and text.count("<img ") == 1
+    assert {"L2-104b", "L2-073"} <= set(Parsed(text).ids)
+    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".html"] == ["one.html"]
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────
