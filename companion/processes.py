@@ -51,7 +51,7 @@ def _end_with(script):
             time.sleep(1)
         os._exit(1)
 
-    if os.name == "posix" and os.getppid() == script:
+    if os.name == "posix" and os.getpid() != script:
         threading.Thread(target=watch, daemon=True).start()
 
 
