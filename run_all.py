@@ -6,6 +6,7 @@ python run_all.py --report report.html    and write one page to look at, figures
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,4 +84,5 @@ def row(name, report, code):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and end the script that is running
     sys.exit(main())
