@@ -10,7 +10,8 @@ import subprocess
 import sys
 from companion import ROOT, load_claims, scripts
 from companion.edits import assigned, chosen, edit
-from companion.ledger import load_constants
+from companion.ledger import flat, load_constants
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -168,3 +169,116 @@ def test_set_and_edit_measure_the_same(name, flags, pair, line, as_edited, tmp_p
             assert claims is None or not {claim["id"] for claim in claims} & set(timed)
         assert outcome[0] == outcome[1]
         assert outcome[0][0] == (2 if pair.endswith("-1.0") else 0)
+
+
+# ── README's changes ─────────────────────────────────────────────────────────────────────────────
+def near(low, high):
+    return lambda value: low <= value <= high
+
+
+def row(start, text):
+    """The numbers in the table row that starts so."""
+    line = re.search(rf"^ *{start} .*$", text, re.M)[0]
+    return [float(number) for number in re.findall(r"[\d.]+(?:e-\d+)?", line)]
+
+
+def from_1_to_3(text):
+    """Gradients left at d = 100 for b_f = 1, 2, 3, each a multiple of the one before."""
+    one, two, three = row("100", text)[-3:]
+    return 1e3 * one < two < three / 3
+
+
+def growth(text):
+    """RMS after 256 blocks: unscaled, scaled."""
+    unscaled, scaled = row("256", text)[-2:]
+    return unscaled > 15 and scaled < 1.5
+
+
+def drawn_alike(text):
+    """The probabilities to the power of 0, all equal, and what was drawn, nearly so."""
+    table = text[text.index("P^0 / Σ") :].split("\n\n")[0].splitlines()[2:]
+    shares = [[float(x) for x in re.findall(r"\b[01]\.\d{4}\b", line)] for line in table]
+    share = 1 / len(shares)
+    return all(abs(p - share) < 1e-4 and abs(drawn - share) < 0.02 for p, drawn in shares)
+
+
+def every_merge(text):
+    found = re.search(r"merges, in order +(\d+) +(\d+)", text)
+    return found[1] == found[2] and 100 < int(found[1]) < 500
+
+
+# What README says that one sees: of a measured number, or of the text. Trainings cannot say it
+# with --quick, so of theirs only what needs none.
+SEEN = {
+    "01_forgetful_rnn DECAY": {"L2-015": [68], "L2-016": [-1]},
+    "01_forgetful_rnn GAIN": {"L2-024": [near(0.13, 0.15), near(0.85, 0.87)]}
+    | {"L2-025": [near(0.61, 0.63)]},
+    "01_forgetful_rnn FORGET_BIAS": {"L2-034": [near(0, 1e-20)]},
+    "02_lstm EXERCISE": {"L2-159": [803_200]},
+    "02_lstm FORGET_BIASES": from_1_to_3,
+    "02_lstm H": {"L2-043": [near(0.25, 0.4)]},
+    "03_attention WEIGHTS": {"L2-052": [0.25, 0.25, 0.5, 0.25]},
+    "03_attention D_K_EXERCISE": {"L2-163": [near(1.95, 2.05), near(0, 2), near(0, 2)]}
+    | {"L2-164": [near(0, 0.5), near(1, 4)]},
+    "03_attention SHARPNESS": {"L2-070": [False]},
+    "04_transformer_block INPUT_STD": {"L2-079": [near(0.16, 0.18)]},
+    "04_transformer_block N_HEADS": {"L2-089": [105_152, 105_152]},
+    "04_transformer_block D_MODEL": {"L2-089": [406_912, 406_912]},
+    "05_long_range_recall KEYS": {"L2-104a": [1 / 16], "L2-104b": [near(2.77, 2.78)]}
+    | {"L2-102": [16, 4, 8]},
+    "05_long_range_recall NEAR": {},
+    "05_long_range_recall LAYERS": lambda text: (
+        "layer 1, head 1" in text and "head 2" not in text and "layer 2, head" not in text
+    ),
+    "06_farm_transformer LAYERS": {"L2-143b": [0.5]},
+    "06_farm_transformer K": {"L2-138": [27]},
+    "06_farm_transformer MOST_DISTRACTORS": lambda text: "k = 20" in text,
+    "w1day2_checks BASE": {"W1D2-019": [near(543.5, 544.5)]},
+    "w1day2_checks CORPUS": {"W1D2-044a": [False], "W1D2-044b": [52]}
+    | {"W1D2-045b": [near(0.0495, 0.0505), near(0, 0.03)]},
+    "w1day2_checks WORD": {"W1D2-047": [4]},
+    "code/w1d2_block DROPOUT": lambda text: text.count(" 0.00 ") == 3,
+    "code/w1d2_block DEPTHS": growth,
+    "code/w1d2_block GPT2_SMALL": {"W1D2-035b": [354_823_168]},
+    "code/w1d2_tokenizers ALPHA": drawn_alike,
+    "code/w1d2_tokenizers COVERAGE": {"W1D2-066b": [False], "W1D2-067": [False]},
+    "code/w1d2_tokenizers VOCAB_SIZE": every_merge,
+}
+ROW = re.compile(r"^\| `(\S+\.py --part \d+ --set .+?)` \|", re.M)
+CHANGES = {  # "01_forgetful_rnn DECAY": the command
+    re.sub(r"^(\S+)\.py .*?--set \"?(\w+)=.*$", r"\1 \2", command): command
+    for command in ROW.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+}
+
+
+def test_readme_has_three_changes_for_every_script():
+    assert [change.split()[0] for change in CHANGES] == [name for name in NAMES for _ in range(3)]
+    assert set(CHANGES) == set(SEEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_readme_is_right_about_what_one_sees(name, tmp_path):
+    mine = [change for change in CHANGES if change.split()[0] == name]
+
+    def outcome(change):
+        report = tmp_path / f"{change.split()[1]}.json"
+        flags = f"--quick --no-figures --lang en --jobs 1 --json {shlex.quote(str(report))}"
+        done = run(f"{CHANGES[change]} {flags}")
+        assert (done.returncode, done.stderr) == (0, ""), change
+        return done.stdout, json.loads(report.read_text("utf-8"))["claims"]
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = dict(zip(mine, pool.map(outcome, mine)))
+    for change, (text, claims) in outcomes.items():
+        assert f"\nedited: {change.split()[1]} = " in text.replace("; ", "\nedited: "), text
+        assert "differs" not in {claim["verdict"] for claim in claims}
+        if callable(SEEN[change]):
+            assert SEEN[change](text), f"{change}: {text}"
+            continue
+        measured = {claim["id"]: flat(claim["measured"]) for claim in claims}
+        for id, wanted in SEEN[change].items():
+            values = measured[id]
+            assert len(values) == len(wanted), (change, id, values)
+            for value, right in zip(values, wanted):
+                assert right(value) if callable(right) else value == right, (change, id, values)
