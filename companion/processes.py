@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +28,9 @@ def in_processes(show, function, tasks, label):
         us = os.getpid()
         numbered = (delayed(_numbered)(us, n, function, task) for n, task in enumerate(tasks))
         jobs = max(1, min(show.jobs, len(tasks)))
+        # A worker whose memory has grown, by oneDNN's kernel for each new length, is replaced: no
+        # task is lost, so nobody needs to read of it.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
         results = Parallel(jobs, return_as="generator_unordered", batch_size=1)(numbered)
     try:
         done = dict(show.progress(results, len(tasks), show.say(label)))
