@@ -134,7 +134,7 @@ def test_a_failed_script_is_named():
 
 
 def test_sections_stand_in_the_order_of_the_lecture():
-    names = ["header", "1.2", "2.9", "2.10", "6", "6.1", "6.5", "6+", "7.1", "A.1", "A.10", "B"]
+    names = ["header", "1.2", "2.9", "2.10", "6", "6.1", "6.5", "6+", "10.1", "A.1", "A.10", "B"]
     names += ["ex2", "ex10"]
     shuffled = sorted(names)
     assert shuffled != names and sorted(shuffled, key=in_order) == names
@@ -156,6 +156,7 @@ def test_seeds_are_summed_up():
     claim = load_claims()["L2-042"]  # allowed: 0.57 … 0.64
     assert spread(claim, [0.6]) is None and strip(claim, [0.6]) is None
     assert spread(claim, [0.7, 0.6, 0.61])["en"].startswith("0.6000 / 0.6100 / 0.7000; 2 of 3")
+    assert spread(load_claims()["L2-045b"], [False, False, True])["en"] == "2 of 3 seeds agree"
     drawn = strip(claim, [0.57, 0.64, 0.71])
     assert drawn == {"dots": [4.0, 50.0, 96.0], "band": [4.0, 50.0]}
     assert strip(claim, [True, False]) is None and strip(claim, [math.inf, 1.0]) is None
