@@ -1,6 +1,7 @@
 """Work spread over processes, or over a cluster: trainings that do not depend on one another."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -31,13 +32,27 @@ def in_processes(show, function, tasks, label):
         # A worker whose memory has grown, by oneDNN's kernel for each new length, is replaced: no
         # task is lost, so nobody needs to read of it.
         warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-        results = Parallel(jobs, return_as="generator_unordered", batch_size=1)(numbered)
+        with _deaf_to_ctrl_c():
+            results = Parallel(jobs, return_as="generator_unordered", batch_size=1)(numbered)
     try:
         done = dict(show.progress(results, len(tasks), show.say(label)))
     except BrokenExecutor:
         message = "a worker process was killed (out of memory?); try --jobs 1"
         raise SystemExit(message) from None
     return [done[n] for n in range(len(tasks))]
+
+
+@contextmanager
+def _deaf_to_ctrl_c():
+    """Processes started inside never hear it, also while they import: the script ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _numbered(script, n, function, task):
