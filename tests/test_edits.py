@@ -224,8 +224,8 @@ SEEN = {
     "04_transformer_block INPUT_STD": {"L2-079": [near(0.16, 0.18)]},
     "04_transformer_block N_HEADS": {"L2-089": [105_152, 105_152]},
     "04_transformer_block D_MODEL": {"L2-089": [406_912, 406_912]},
-    "05_long_range_recall KEYS": {"L2-104a": [1 / 16], "L2-104b": [near(2.77, 2.78)]}
-    | {"L2-102": [16, 4, 8]},
+    "05_long_range_recall KEYS": {"L2-104a": [0.25], "L2-104b": [near(1.386, 1.387)]}
+    | {"L2-102": [4, 2, 8]},
     "05_long_range_recall NEAR": {},
     "05_long_range_recall LAYERS": lambda text: (
         "layer 1, head 1" in text and "head 2" not in text and "layer 2, head" not in text
