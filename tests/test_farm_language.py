@@ -191,8 +191,8 @@ def test_agreement_sets_of_different_k_are_drawn_apart():
     assert torch.equal(farm.agreement(3)[0], farm.agreement(3)[0])
 
 
-def test_the_module_says_how_often_each_number_of_phrases_comes(monkeypatch, capsys):
-    few = farm.corpus(50, "training")
-    monkeypatch.setattr(farm, "corpus", lambda size, purpose: few)
+def test_the_module_says_of_itself_what_it_always_said(capsys):
+    """tests/farm_language.txt was read beside §6 and the closed forms above, then kept."""
     farm.describe()
-    assert "  K            0 0.5, 1 0.25, 2 0.125, 3 0.125\n" in capsys.readouterr().out
+    kept = (ROOT / "tests" / "farm_language.txt").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == kept
