@@ -64,11 +64,11 @@ class LSTMCell(nn.Module):
             self.bias_hh.data[hidden_size : 2 * hidden_size] = 0.0
 
     def forward(self, x, state=None):
-        fits = _is_like(x, self.weight_ih) and x.shape[1:] == (self.input_size,)
-        wanted = f"(B, {self.input_size}) and {self.weight_ih.dtype}"
-        _need(fits, f"x must be {wanted}, got {_seen(x)}")
-        pair = isinstance(state, tuple | list) and len(state) == 2
-        _need(state is None or pair, f"state must be a pair (h, c), got {_seen(state)}")
+        if not (_is_like(x, self.weight_ih) and x.shape[1:] == (self.input_size,)):
+            wanted = f"(B, {self.input_size}) and {self.weight_ih.dtype}"
+            raise ValueError(f"x must be {wanted}, got {_seen(x)}")
+        if state is not None and not (isinstance(state, tuple | list) and len(state) == 2):
+            raise ValueError(f"state must be a pair (h, c), got {_seen(state)}")
         h, c = (None, None) if state is None else state
         h, c = _state("h", h, x, self.hidden_size), _state("c", c, x, self.hidden_size)  # (B, H)
         gates = x @ self.weight_ih.T + self.bias_ih + h @ self.weight_hh.T + self.bias_hh  # (B, 4H)
@@ -363,7 +363,9 @@ class GPT(nn.Module):
         }  # fmt: skip
         ours = {}
         named = isinstance(state_dict, dict) and all(isinstance(name, str) for name in state_dict)
-        _need(named, f"state_dict must be a dict from names to tensors, got {_seen(state_dict)}")
+        if not named:
+            seen = _seen(state_dict)
+            raise ValueError(f"state_dict must be a dict from names to tensors, got {seen}")
         for name, value in state_dict.items():
             if name.endswith((".attn.bias", ".attn.masked_bias")):
                 continue  # mask buffers of old checkpoints
@@ -478,9 +480,11 @@ def _has_values(tensor):
 def _state(name, state, x, size):
     """The state to start from, zeros for None; x (B, E) gives B, dtype and device."""
     state = x.new_zeros(x.shape[0], size) if state is None else state  # (B, H)
-    _need(_is_like(state, x), f"{name} must be a {x.dtype} tensor, got {_seen(state)}")
-    wanted, got = (x.shape[0], size), tuple(state.shape)
-    _need(got == wanted, f"{name} must have shape {wanted}, got {got}")
+    if not _is_like(state, x):
+        raise ValueError(f"{name} must be a {x.dtype} tensor, got {_seen(state)}")
+    if state.shape != (x.shape[0], size):
+        wanted, got = (x.shape[0], size), tuple(state.shape)
+        raise ValueError(f"{name} must have shape {wanted}, got {got}")
     return state
 
 
