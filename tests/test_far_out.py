@@ -127,6 +127,7 @@ def test_a_constant_row_is_normalised_to_zero(value):
 
 
 # ── long and far ─────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
 def test_an_lstm_of_ten_thousand_steps():
     """nn.LSTM's states all the way; a cell whose forget gate is open keeps what it was given."""
     torch.manual_seed(0)
@@ -179,6 +180,7 @@ def test_every_dtype_gives_the_same_up_to_its_rounding(name, dtype):
     assert (lower.double() - exact).abs().max() <= DTYPES[dtype] * exact.abs().max()
 
 
+@pytest.mark.slow
 @every_model
 def test_to_the_meta_device_and_back(name):
     """There it has shapes and no numbers; filled again from its state it is what it was."""
@@ -190,6 +192,7 @@ def test_to_the_meta_device_and_back(name):
     assert torch.equal(back(ids), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
 def test_exported_it_gives_the_same_logits(positions):
     torch.manual_seed(0)

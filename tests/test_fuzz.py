@@ -29,7 +29,7 @@ from torch.nn import functional as F
 import farm_language as farm
 import lm_models as lm
 
-FEW, MANY = 12, 600
+FEW, MANY = 12, 150
 
 
 def fuzz(few=FEW, many=MANY, **strategies):
@@ -391,7 +391,7 @@ values = st.sampled_from(["1", "2", "3", "0", "-1", "1.5", "en", "zh", "٣", "9"
                           "FEW=", "FEW", "=1", "NAMES=[", "MANY=two", "", " 1"]) | text  # fmt: skip
 
 
-@fuzz(few=60, many=3000, argv=st.lists(st.sampled_from(FLAGS) | values, max_size=5))
+@fuzz(few=60, many=800, argv=st.lists(st.sampled_from(FLAGS) | values, max_size=5))
 def test_command_lines(argv):
     """0 and the parts that were asked for; or 2 and one line."""
     with contextlib.ExitStack() as around:
@@ -429,7 +429,7 @@ measured = st.recursive(
 )
 
 
-@fuzz(few=60, many=3000, entry=fields | junk, value=measured)
+@fuzz(few=60, many=800, entry=fields | junk, value=measured)
 def test_ledger_entries(entry, value):
     """An entry is refused by id, or judges and shows every value."""
     claims = named(lambda: ledger.claims_of({"T-1": entry}), "T-1")
@@ -466,7 +466,7 @@ contents |= st.dictionaries(st.sampled_from(["key", "digest", "weights"]), junk.
 contents |= st.dictionaries(st.sampled_from(["key", "digest", "weights"]), tensors)
 
 
-@fuzz(few=8, many=300, content=contents | st.binary(max_size=99))
+@fuzz(few=8, many=80, content=contents | st.binary(max_size=99))
 def test_caches_of_the_farm(content):
     """Whatever lies there: it is not used, in a line that says so."""
     farm06, show = load_script("06_farm_transformer"), Recorder(quick=True)
@@ -486,7 +486,7 @@ def test_caches_of_the_farm(content):
     assert "\n" not in note and path.name in note
 
 
-@fuzz(few=8, many=150, data=st.binary(max_size=60) | st.text(max_size=60).map(
+@fuzz(few=8, many=60, data=st.binary(max_size=60) | st.text(max_size=60).map(
       lambda t: t.encode("utf-8", "surrogatepass")))  # fmt: skip
 def test_corpora(data):
     """A text that can be tokenized by all of them, or one line that says why not."""
