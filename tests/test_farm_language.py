@@ -196,3 +196,22 @@ def test_the_module_says_of_itself_what_it_always_said(capsys):
     farm.describe()
     kept = (ROOT / "tests" / "farm_language.txt").read_text(encoding="utf-8")
     assert capsys.readouterr().out == kept
+
+
+@pytest.mark.parametrize("bad", [56, -1, 2.0, "dog"])
+def test_an_id_that_is_no_word_is_named(bad):
+    with pytest.raises(ValueError, match=f"^ids must lie in 0 … 55, got {bad!r}$"):
+        farm.decode([3, bad])
+    assert farm.decode([55]) == [farm.VOCABULARY[55]]
+
+
+def test_a_word_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"^words must be in the vocabulary, got \['yak'\]$"):
+        farm.encode([["the", "yak", "gnu"]])
+
+
+def test_a_sentence_is_drawn_by_the_grammars_chances():
+    """Four prepositions and eight verbs may follow a noun, each side with 1/2: no even draw."""
+    rng = farm.stream("chances")
+    phrases = [sum(w in farm.PREPOSITIONS for w in farm.sample(rng)) for _ in range(2000)]
+    assert abs(phrases.count(0) / 2000 - 1 / 2) < 4 * (1 / 4 / 2000) ** 0.5

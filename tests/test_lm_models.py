@@ -425,15 +425,18 @@ def test_gpt2_weights_load_whole_or_not_at_all(gpt2):
         ({k: v for k, v in good.items() if "ln_f.bias" not in k}, "final_norm.bias"),
         ({**good, "transformer.h.3.ln_1.bias": torch.zeros(8)}, "blocks.3.ln_1.bias"),
         (swapped, "blocks.1.ffn.W_1.weight"),
-        ({**good, "lm_head.weight": good["lm_head.weight"] + 1}, "lm_head.weight differs"),
+        (
+            {**good, "lm_head.weight": good["lm_head.weight"] + 1},
+            "lm_head.weight differs from wte.weight, but this GPT ties them$",
+        ),
     ]:
-        with pytest.raises(ValueError, match=f"state_dict.*{words}"):
+        with pytest.raises(ValueError, match=f"^state_dict: .*{words}"):
             ours.load_gpt2_state_dict(bad)
         for name, value in ours.state_dict().items():
             assert torch.equal(value, before[name]), name
     with pytest.raises(ValueError, match="position_embedding"):
         lm.GPT(13, 8, 3, 2, max_len=12, positions="none").load_gpt2_state_dict(good)
-    old = {**good, "transformer.h.0.attn.bias": torch.ones(1, 1, 12, 12).tril()}
+    old = {"transformer.h.0.attn.bias": torch.ones(1, 1, 12, 12).tril(), **good}
     del old["lm_head.weight"]  # as checkpoints of the bare GPT2Model have it
     ours.load_gpt2_state_dict(old)
     ids = torch.randint(13, (B, T))
@@ -721,7 +724,35 @@ WRONG = {
     "n_new must be in .* got 1.0": lambda: lm.GPT(9, 8, 1, 2).generate(IDS, 1.0),
     r"ids must be integers \(B, T\) .*int64 \(3,\)": lambda: lm.GPT(9, 8, 1, 2)(IDS[0]),
     "ids must be integers .*bool": lambda: lm.GPT(9, 8, 1, 2)(IDS.bool()),
+    "hidden_size must be a whole number, 1 or more, got -3": lambda: lm.RNNLM(9, 8, -3),
+    "d_model must be a whole number, 1 or more, got 0": lambda: lm.sinusoidal_positions(5, 0),
+    "d_model must be a whole number, 1 or more, got 1.5": lambda: lm.GPT(9, 1.5, 1, 1),
+    "d_model must be a whole number, 1 or more, got -2": lambda: lm.gpt_parameter_count(
+        9, -2, 1, 4
+    ),
+    "dtype must be one of torch's float dtypes, got torch.int64": lambda: lm.sinusoidal_positions(
+        5, 8, dtype=torch.int64
+    ),
+    "dtype must be one of torch's float dtypes, got 'float32'": lambda: lm.sinusoidal_positions(
+        5, 8, dtype="float32"
+    ),
+    r"queries must be ints in 0 … 119 or a slice, got 120": lambda: masked(queries=120),
+    "keys must be ints in 0 … 119 or a slice, got 'all'": lambda: masked(keys="all"),
+    "state_dict must be a dict from names to tensors, got list": lambda: lm.GPT(
+        9, 8, 1, 2
+    ).load_gpt2_state_dict([1]),
+    "state_dict: 'wte' must be a float tensor, got int 1": lambda: lm.GPT(
+        9, 8, 1, 2
+    ).load_gpt2_state_dict({"wte": 1}),
+    "state_dict: 'wte' must be a float tensor, got torch.int64": lambda: lm.GPT(
+        9, 8, 1, 2
+    ).load_gpt2_state_dict({"wte": IDS}),
 }
+
+
+def masked(queries=0, keys=0):
+    with lm.cut(lm.GPT(9, 8, 1, 2), queries, keys) as gpt:
+        gpt(torch.zeros(1, 120, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("message", WRONG)
@@ -746,3 +777,10 @@ def test_a_model_moves_whole():
     gpt.blocks[0].attn.extra_mask = torch.zeros(3, 3, dtype=torch.float64)
     assert gpt(ids).dtype == torch.float32  # a mask of another dtype follows the scores
     assert gpt.to("meta")(ids.to("meta")).shape == (1, 3, 9)
+
+
+def test_sinusoidal_positions_are_as_exact_as_the_model():
+    """Cast to float64 they are made anew, not float32's numbers with zeros behind."""
+    torch.set_default_dtype(torch.float32)
+    gpt = lm.GPT(9, 8, 1, 2, positions="sinusoidal").double()
+    assert torch.equal(gpt.pe, lm.sinusoidal_positions(120, 8, dtype=torch.float64))
