@@ -724,6 +724,12 @@ WRONG = {
     "n_new must be in .* got 1.0": lambda: lm.GPT(9, 8, 1, 2).generate(IDS, 1.0),
     r"ids must be integers \(B, T\) .*int64 \(3,\)": lambda: lm.GPT(9, 8, 1, 2)(IDS[0]),
     "ids must be integers .*bool": lambda: lm.GPT(9, 8, 1, 2)(IDS.bool()),
+    r"x must have .* torch.float64, got torch.float32 \(2, 3, 8\)": lambda: lm.Block(8, 2)(
+        X.float()
+    ),
+    r"h must be a torch.float64 tensor, got torch.float32 \(2, 5\)": lambda: lm.ElmanRNN(8, 5)(
+        X, torch.zeros(2, 5).float()
+    ),
     "hidden_size must be a whole number, 1 or more, got -3": lambda: lm.RNNLM(9, 8, -3),
     "d_model must be a whole number, 1 or more, got 0": lambda: lm.sinusoidal_positions(5, 0),
     "d_model must be a whole number, 1 or more, got 1.5": lambda: lm.GPT(9, 1.5, 1, 1),
@@ -768,6 +774,8 @@ def test_the_limits_themselves_are_allowed():
     assert gpt(IDS[:0]).shape == (0, 3, 9)  # an empty batch is a batch
     assert lm.MultiHeadAttention(8, 8)(X).shape == X.shape
     assert lm.sinusoidal_positions(2, 2, base=0.5)[1, 0] == math.sin(1)
+    for extreme in torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max:
+        assert lm.LSTMCell(3, 3, forget_bias=extreme).bias_ih[3] == extreme
 
 
 def test_a_model_moves_whole():
