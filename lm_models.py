@@ -495,12 +495,17 @@ def _uniform(fan, *shape):
 
 def _chosen(name, where, size):
     """An int, several ints or a slice, as a bool vector (size,) that is True at those places."""
-    chosen = torch.zeros(size, dtype=torch.bool)
-    places = list(where) if isinstance(where, range | tuple | set) else where
-    _need(not isinstance(where, bool), f"{name} must be ints or a slice, got {where!r}")
+    several = where.tolist() if isinstance(where, torch.Tensor) else where
     try:
-        chosen[places] = True
-    except (IndexError, TypeError):
-        wanted = f"ints in 0 … {size - 1} or a slice"
-        raise ValueError(f"{name} must be {wanted}, got {where!r}") from None
+        if isinstance(several, slice):
+            places = list(range(size)[several])
+        else:
+            several = [several] if isinstance(several, Integral) else list(several)
+            places = [range(size)[p] for p in several if not isinstance(p, bool)]  # -1: the last
+        fits = isinstance(several, slice) or len(places) == len(several)
+    except (IndexError, TypeError, ValueError):
+        fits = False
+    _need(fits, f"{name} must be ints in 0 … {size - 1} or a slice, got {where!r:.60}")
+    chosen = torch.zeros(size, dtype=torch.bool)
+    chosen[torch.tensor(places, dtype=torch.int64)] = True
     return chosen

@@ -730,6 +730,20 @@ WRONG = {
     r"h must be a torch.float64 tensor, got torch.float32 \(2, 5\)": lambda: lm.ElmanRNN(8, 5)(
         X, torch.zeros(2, 5).float()
     ),
+    r"x must be \(B, 4\) and torch.float64, got torch.float64 \(3, 8\)": lambda: lm.LSTMCell(4, 3)(
+        X[0]
+    ),
+    r"^state must be a pair \(h, c\), got torch.float64 \(2, 5\)": lambda: lm.LSTMCell(8, 5)(
+        X[:, 0], torch.zeros(2, 5)
+    ),
+    r"^h must have shape \(2, 5\), got \(1, 5\)": lambda: lm.LSTMCell(8, 5)(
+        X[:, 0], (torch.zeros(1, 5), torch.zeros(2, 5))
+    ),
+    "^keys must be ints in 0 … 119 or a slice, got None": lambda: masked(keys=None),
+    r"^keys must be ints in 0 … 119 or a slice, got \[True\]": lambda: masked(keys=[True]),
+    r"^queries must be ints in 0 … 119 or a slice, got slice\(0, 1, 0\)": lambda: masked(
+        slice(0, 1, 0)
+    ),
     "hidden_size must be a whole number, 1 or more, got -3": lambda: lm.RNNLM(9, 8, -3),
     "d_model must be a whole number, 1 or more, got 0": lambda: lm.sinusoidal_positions(5, 0),
     "d_model must be a whole number, 1 or more, got 1.5": lambda: lm.GPT(9, 1.5, 1, 1),
@@ -785,6 +799,16 @@ def test_a_model_moves_whole():
     gpt.blocks[0].attn.extra_mask = torch.zeros(3, 3, dtype=torch.float64)
     assert gpt(ids).dtype == torch.float32  # a mask of another dtype follows the scores
     assert gpt.to("meta")(ids.to("meta")).shape == (1, 3, 9)
+
+
+def test_a_forget_bias_changes_the_forget_gates_rows_alone():
+    torch.manual_seed(0)
+    plain = lm.LSTMCell(3, 2)
+    torch.manual_seed(0)
+    biased = lm.LSTMCell(3, 2, forget_bias=1.0)
+    for name in ("bias_ih", "bias_hh"):
+        before, after = getattr(plain, name), getattr(biased, name)
+        assert (before != after).tolist() == [False] * 2 + [True] * 2 + [False] * 4
 
 
 def test_sinusoidal_positions_are_as_exact_as_the_model():
