@@ -739,6 +739,7 @@ WRONG = {
     r"^h must have shape \(2, 5\), got \(1, 5\)": lambda: lm.LSTMCell(8, 5)(
         X[:, 0], (torch.zeros(1, 5), torch.zeros(2, 5))
     ),
+    r"^extra_mask must hold finite numbers or -inf, got NaN or \+inf$": lambda: nan_mask(),
     "^keys must be ints in 0 … 119 or a slice, got None": lambda: masked(keys=None),
     r"^keys must be ints in 0 … 119 or a slice, got \[True\]": lambda: masked(keys=[True]),
     r"^queries must be ints in 0 … 119 or a slice, got slice\(0, 1, 0\)": lambda: masked(
@@ -768,6 +769,12 @@ WRONG = {
         9, 8, 1, 2
     ).load_gpt2_state_dict({"wte": IDS}),
 }
+
+
+def nan_mask():
+    attention = lm.MultiHeadAttention(8, 2)
+    attention.extra_mask = torch.full((3, 3), math.nan)
+    attention(X)
 
 
 def masked(queries=0, keys=0):
