@@ -625,6 +625,160 @@ def test_the_elman_rnns_table_of_inputs_gives_the_same_answers():
     torch.testing.assert_close(model(ids), plain(ids))
 
 
+def test_part_1_counts_what_there_is():
+    """Sizes by counting weights; the answer of an example is its first token."""
+    show = run_parts(recall, [1])
+    elman = (32 * 64 + 64 * 64) + 2 * 64  # torch has two biases
+    around = 18 * 32 + (64 * 18 + 18)  # embedding; output
+    block = 4 * (32 * 32 + 32) + (32 * 128 + 128) + (128 * 32 + 32) + 2 * 64
+    assert show.claims["L2-102"] == [8, 3, 8]
+    assert show.claims["L2-104a"] == 1 / 8
+    assert show.claims["L2-104b"] == pytest.approx(3 * math.log(2))  # three bits in nats
+    assert show.claims["L2-105"] == around + elman
+    assert show.claims["L2-106"] == around + 4 * elman
+    assert show.claims["L2-107"] == (18 + 120) * 32 + 2 * block + 64
+    assert show.claims["L2-108"] == [1000, 64]
+    ((_, rows),) = show.tables.values()
+    for sequence, query, answer in rows:
+        assert sequence.startswith(f"{answer}, ") and answer < 8 and query == "?"
+
+
+def test_part_2_tells_accuracy_bits_and_loss_apart(monkeypatch):
+    """Every number of a run is another one: each table and claim shows its own."""
+    accuracy, bits = [0.9 - 0.05 * n for n in range(9)], [2.0 + 0.1 * n for n in range(9)]
+    run = recall.Run([8.0] * 100 + [4.0] * 99 + [5.0], accuracy, bits, {})
+    monkeypatch.setattr(recall, "trained", lambda show, wanted: [[run]] * 4)
+    show = run_parts(recall, [2])
+    of_accuracy, of_bits = [rows for _, rows in show.tables.values()]
+    for row in of_accuracy:
+        assert row[2:] == [f"{x:.3f}" for x in (*accuracy, 4.01)]
+    for row in of_bits:
+        assert row[2:] == [f"{x:.2f}" for x in bits]
+    assert show.claims["L2-112a"] == pytest.approx([0.5, 0.5])  # the least of all distances
+    assert show.claims["L2-112b"] == pytest.approx([2.4, 2.4])
+
+
+def test_two_keys_of_eight_are_no_more_than_twice_a_guess():
+    assert not recall.beats_chance(fake_run(2 / 8))
+    assert recall.beats_chance(recall.Run([], (0.1, 0.26), (), {}))  # at the largest d
+    assert not recall.beats_chance(recall.Run([], (1.0, 0.24), (), {}))
+
+
+@pytest.mark.parametrize(("quick", "expected"), [(False, 10), (True, 2)])
+def test_part_4_measures_as_many_initialisations_as_it_says(monkeypatch, quick, expected):
+    seeds = []
+    fake = lambda task: seeds.append(task[1]) or [1.0] * len(task[2])  # noqa: E731
+    monkeypatch.setattr(recall, "key_gradients", fake)
+    run_parts(recall, [4], quick=quick)
+    assert seeds == [*range(expected)] * 4  # for each model
+
+
+def test_key_gradients_do_not_underflow(monkeypatch):
+    """A contraction to 1e-3 a step leaves 1e-60 of a gradient after 20: float32 ends at 1e-38."""
+    model = recall.new_model("Elman", 0)
+    model.rnn.weight_hh_l0.data = 1e-3 * torch.eye(64)
+    monkeypatch.setattr(recall, "new_model", lambda name, seed: model)
+    near, far = recall.key_gradients(("Elman", 0, [1, 21]))
+    assert 1e-63 < far / near < 1e-59
+
+
+def test_part_5_takes_each_seeds_own_weights(monkeypatch):
+    """Layer 2 looks at the key, in both heads at all d (seed 0), in all but one place (seed 1)."""
+    looks = torch.full((2, 3, 2, 2), 0.1)  # (seeds, distances, layers, heads)
+    looks[:, :, 1] = 0.995
+    looks[1, 2, 1, 0], looks[1, :, 0, 1] = 0.5, 0.25
+    gates_of = lambda seed: {f"L2-12{n}": 100 * seed + k for k, n in enumerate(names)}  # noqa: E731
+    names, states = ("3a", "3b", "4a", "4b", "5a", "5b"), [{"w": 0}, {"w": 1}]
+    loaded = []
+
+    def inside(task):
+        loaded.append(task)
+        return gates_of(task[1]), [0.5] * 64
+
+    def trained(show, wanted):
+        return [[recall.Run([], (), (), state) for state in states]]
+
+    monkeypatch.setattr(recall, "trained", trained)
+    monkeypatch.setattr(recall, "attention_on_key", lambda task: looks[task[2]["w"]])
+    monkeypatch.setattr(recall, "lstm_inside", inside)
+    monkeypatch.setattr(recall, "draw_attention", lambda show, task: None)
+    show = run_parts(recall, [5], seeds=2)
+    assert loaded == [("LSTM b_f=1", 0, {"w": 0}), ("LSTM b_f=1", 1, {"w": 1})]
+    assert show.seeds_of["L2-121a"] == [True, False]
+    assert show.claims["L2-121b"] == pytest.approx([0.995] * 3)
+    assert show.seeds_of["L2-121b"][1] == pytest.approx([0.995] * 3)
+    assert show.claims["L2-122"] is True
+    for id, value in gates_of(0).items():
+        assert show.claims[id] == value and show.seeds_of[id] == [value, value + 100]
+    ((_, rows),) = show.tables.values()
+    largest = {row[0]: row[2:] for row in rows if row[1] == "max"}
+    assert largest["layer 1, head 2"] == ["0.2500"] * 3
+    assert largest["layer 2, head 1"] == ["0.9950"] * 3
+    assert rows[-1] == ["1/(d+2)", "", "0.0833", "0.0192", "0.0098"]
+
+
+def test_the_best_cell_stands_in_where_none_keeps(monkeypatch):
+    """A forget gate at σ(1) = 0.73 holds nothing: no cell above 0.99, and the largest is shown."""
+    monkeypatch.setattr(recall, "FAR", 4)
+    monkeypatch.setattr(recall, "OPENED", 8)
+    state = recall.new_model("LSTM b_f=1", 0).state_dict()
+    numbers, forget = recall.lstm_inside(("LSTM b_f=1", 0, state))
+    assert numbers["L2-123a"] == 0
+    assert numbers["L2-123b"] == pytest.approx(max(forget)) and max(forget) > min(forget) + 0.1
+
+
+def test_part_6_shows_the_key_before_the_control(monkeypatch):
+    row = [0.1, 0.2, 0.3, 0.7, 0.8, 0.9]  # key at three d, then a random distractor
+    monkeypatch.setattr(recall, "trained", lambda show, wanted: [[fake_run()]])
+    monkeypatch.setattr(recall, "accuracy_after_cuts", lambda task: {("a", "甲"): row})
+    ((header, rows),) = run_parts(recall, [6], seeds=1).tables.values()
+    assert header[2:] == [f"{to}, d = {d}" for to in ("key", "random") for d in (10, 50, 100)]
+    assert rows == [["a", "", *(f"{x:.3f}" for x in row)]]
+
+
+def test_every_seed_draws_all_its_numbers_anew(few_tests, monkeypatch):
+    """Ten seeds are ten experiments: weights, data, tests and controls all depend on the seed."""
+    drawn, real = [], recall.stream
+    monkeypatch.setattr(recall, "stream", lambda *name: drawn.append(name) or real(*name))
+    for name, value in {"INSIDE": [2], "OPENED": 8, "FAR": 4}.items():
+        monkeypatch.setattr(recall, name, value)
+    run = recall.train(recall.Training("Transformer", 1, 2, 1e-3, 1, 7))
+    recall.attention_on_key(("Transformer", 7, run.state))
+    recall.accuracy_after_cuts(("Transformer", 7, run.state))
+    recall.lstm_inside(("LSTM b_f=1", 7, recall.new_model("LSTM b_f=1", 7).state_dict()))
+    recall.key_gradients(("LSTM b_f=1", 7, [2]))
+    models = {("weights", name, 7) for name in ("Transformer", "LSTM b_f=1")}
+    tests = {("test", d, 7) for d in (1, 2, 3, 4)}  # nor do two distances share their sequences
+    others = {("data", "Transformer", 1, 2, 7), ("cut", 2, 7), ("gradient", 2, 7)}
+    assert set(drawn) == models | tests | others
+
+
+def test_information_is_never_below_0():
+    """Independent draws by exact counts: 1e-16 below 0 is rounding, and is not shown."""
+    for n in (3, 5, 6, 7):
+        keys, answers = torch.tensor(list(product(range(n), range(n)))).T
+        assert 0 <= recall.mutual_information(keys, answers) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("KEYS", 0), ("TESTED", [0, 5]), ("TESTED", [5, 119]), ("INSIDE", [5, 5]), ("NEAR", 119)]
+    + [("TEST_SEQUENCES", 0), ("FAR", 0)],
+)
+def test_constants_just_outside_are_refused(monkeypatch, name, value):
+    monkeypatch.setattr(recall, name, value)
+    with pytest.raises(ValueError, match=f"^{name} must"):
+        recall.check_constants()
+
+
+def test_constants_at_the_edge_are_taken(monkeypatch):
+    """MAX_LEN = 120 tokens hold a key, 118 distractors and `?`; one distance is a range too."""
+    edges = {"KEYS": 2, "NEAR": 1, "LONG_ONLY": 118, "FAR": 118, "TEST_SEQUENCES": 2}
+    for name, value in (edges | {"TESTED": [1, 118], "INSIDE": [118]}).items():
+        monkeypatch.setattr(recall, name, value)
+    recall.check_constants()
+
+
 # ── processes ────────────────────────────────────────────────────────────────────────────────────
 def settings_inside(task):
     tiny = torch.tensor(1e-40) * 1.0  # a denormal number, unless they are flushed

@@ -828,6 +828,187 @@ def test_senseless_constants_are_refused_in_a_line_that_names_them(farm06, monke
     assert str(SENSELESS[name]) in str(error.value) and "\n" not in str(error.value)
 
 
+def at_edges(farm06, monkeypatch, **values):
+    for name, value in values.items():
+        monkeypatch.setattr(farm06, name, value)
+    return farm06.check_constants()
+
+
+def test_constants_at_the_edge_are_taken(farm06, monkeypatch):
+    """27 tokens are the query at k = 8, more than the longest sentence with its </s> needs."""
+    at_edges(farm06, monkeypatch, TEST=100, MAX_LEN=27, SENTENCES=2, K=8, POSITIONS=["none"])
+    longest = 2 + max(farm.lengths())  # <s> in front, one more to read from: 21
+    at_edges(farm06, monkeypatch, K=1, MOST_DISTRACTORS=4, MAX_LEN=longest)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"TEST": 99}, {"EPOCHS": 1.5}, {"HEADS": -1}, {"CLIP": 0.0}, {"SENTENCES": 0}]
+    + [{"MAX_LEN": 26}, {"MOST_DISTRACTORS": 8, "K": 9}, {"POSITIONS": ["rotary"]}]
+    + [{"MAX_LEN": 20, "MOST_DISTRACTORS": 4}],
+)
+def test_constants_just_outside_are_refused(farm06, monkeypatch, values):
+    name = "MOST_DISTRACTORS" if "K" in values else next(iter(values))
+    with pytest.raises(ValueError, match=f"^{name} "):
+        at_edges(farm06, monkeypatch, **values)
+
+
+def test_the_key_holds_every_function_and_setting_that_trains(farm06, monkeypatch):
+    """Weights made by other code, or on another processor, may differ in their last digits."""
+    job, keys = ("RNN", 0, 40), []
+    monkeypatch.setattr(farm, "corpus", lambda size, purpose: ())  # quick
+    keys.append(farm06.rnn_key(job))
+    for name in "RNNLM", "ElmanRNN", "new_model", "stream", "train", "one_vector":
+        monkeypatch.setattr(farm06, name, is_plural)
+        keys.append(farm06.rnn_key(job))
+    for name in "real_tokens", "rnn_loss", "one_thread":
+        monkeypatch.setattr(farm06, name, is_plural)
+        keys.append(farm06.rnn_key(job))
+    monkeypatch.setattr(farm06, "KERNEL", {})
+    keys.append(farm06.rnn_key(job))
+    monkeypatch.setattr(farm, "VOCABULARY", ["the"])
+    keys.append(farm06.rnn_key(job))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    keys.append(farm06.rnn_key(job))
+    assert len(set(keys)) == len(keys) == 13
+
+
+def test_one_thread_leaves_denormals_as_it_found_them(farm06):
+    tiny = torch.tensor(1e-40)
+    torch.set_flush_denormal(True)
+    try:
+        with farm06.one_thread():
+            assert tiny * 1 == 0
+        assert tiny * 1 == 0  # they counted as 0 before, and still do
+    finally:
+        torch.set_flush_denormal(False)
+    with farm06.one_thread():
+        assert tiny * 1 == 0
+    assert tiny * 1 != 0
+
+
+def test_part_1_says_how_large_the_models_are(untrained, monkeypatch):
+    monkeypatch.setattr(untrained, "perplexity", lambda model, sentences: 3.0)
+    monkeypatch.setattr(untrained, "bound_of", lambda sentences: 2.0)
+    monkeypatch.setattr(untrained, "ngram_perplexities", lambda n, *_: [n + 1.0, 9.0, 9.0])
+    show = run_parts(untrained, [1])
+    layer = 12 * 64 * 64 + 13 * 64  # 4 d² of attention, 8 d² of the FFN; biases and two norms
+    assert show.claims["L2-127"] == [2, 4, 64]  # layers, heads, d
+    assert show.claims["L2-128"] == (56 + 120) * 64 + 2 * layer + 2 * 64 == 111_360
+    weights = 32 * 64 + 64 * 64  # from an embedding of 32 and from h, both into 64
+    around = 56 * 32 + 64 * 56 + 56  # embedding; output
+    assert show.claims["L2-130"] == around + weights + 64
+    assert show.claims["L2-129"] == around + 4 * (weights + 2 * 64)  # four gates, two biases
+    assert show.claims["L2-131"] == [5, 5, 10]
+    training = farm.corpus(400, "training")
+    assert show.claims["L2-133"] == max(len([w for w in s if w != farm.EOS]) for s in training)
+    [(_, rows)] = show.tables.values()
+    above = {row[0]: row[-1] for row in rows}
+    assert above["GPT"] == above["LSTM"] == above["RNN"] == above["bigram"] == "+50.00%"
+    assert above["trigram"] == "+100.00%"
+
+
+def test_a_tie_is_no_plural_and_09_counts_as_much(farm06, untrained, monkeypatch):
+    """The two places where a bound itself decides."""
+    assert farm06.says_plural(torch.zeros(1, 56)).tolist() == [0]  # eight verbs of each number
+    looks = torch.full((8, 12), 0.01, dtype=torch.float64)
+    looks[1, 2] = 0.9
+    monkeypatch.setattr(untrained, "query_attention", lambda model, ids: looks)
+    show = run_parts(untrained, [3])
+    assert show.notes[0].endswith("1 / 1")
+    assert show.claims["L2-140"] == pytest.approx(1 / 12, rel=1e-15)  # of T, not of the first row
+
+
+def test_part_5_takes_the_lowest_k_and_asks_for_any_fall(untrained, monkeypatch):
+    """Accuracy dips at k = 5, for one kind and one seed only."""
+    dips = {"sinusoidal": 0.3, "learned": 0.93, "none": 0.95}
+
+    def accuracy(model, k):
+        return dips[model.positions] if k == 5 and model.seed == 1 else 1 - k / 1000
+
+    def trained(show, kinds, seeds):
+        models = {(kind, s): untrained.new_model(kind, s) for s in seeds for kind in kinds}
+        for (_, s), model in models.items():
+            model.seed = s
+        return models
+
+    monkeypatch.setattr(untrained, "trained", trained)
+    monkeypatch.setattr(untrained, "accuracy", accuracy)
+    monkeypatch.setattr(untrained, "perplexity", lambda model, sentences: 2.0)
+    show = run_parts(untrained, [5], seeds=2)
+    for id, kind in ("L2-148a", "learned"), ("L2-148b", "sinusoidal"), ("L2-149", "none"):
+        assert show.seeds_of[id] == pytest.approx([1 - 8 / 1000, dips[kind]])
+    assert show.seeds_of["L2-148c"] == [False, True] and show.claims["L2-148c"] is True
+    [(_, rows)] = show.tables.values()
+    assert [row[:2] for row in rows] == [[kind, s] for kind in untrained.POSITIONS for s in (0, 1)]
+
+
+def test_part_6_counts_new_and_different_sentences(untrained, monkeypatch):
+    old, new = farm.corpus(1, "training")[0], ("the", "dog", "sleeps", "in", "the", "barn", ".")
+    new, bad = (*new, farm.EOS), (*new[:2], "sleep", farm.EOS)
+    assert new not in farm.corpus(400, "training")
+    monkeypatch.setattr(untrained, "SAMPLED", 5)
+    monkeypatch.setattr(untrained, "write", lambda model, seed: [old, old, old, new, bad])
+    (_, shown), (_, shares) = run_parts(untrained, [6]).tables.values()
+    assert [row[2] for row in shown] == [True] * 3 + [False] * 2
+    assert shares == [[0, "0.800", "0.250", 2]]  # 4 of 5; 1 of these 4 is new; two different ones
+
+
+def test_part_8_reads_subject_and_query(untrained, monkeypatch):
+    share = torch.arange(36.0).view(3, 12) / 100  # (layers + 1, T)
+    monkeypatch.setattr(untrained, "flipped_by_patching", lambda model: share)
+    [(_, rows)] = run_parts(untrained, [8]).tables.values()
+    assert rows == [
+        [0, "embedding", "0.020", "0.110"],
+        [0, "after layer 1", "0.140", "0.230"],
+        [0, "after layer 2", "0.260", "0.350"],
+    ]
+
+
+def test_the_pages_view_is_the_models_own(farm06, monkeypatch):
+    """Attention, the verb's number and every cut, once more with masks by hand."""
+    monkeypatch.setattr(farm06, "SENTENCES", 24)
+    monkeypatch.setattr(farm06, "K", 1)
+    model = farm06.new_model("learned", 5).requires_grad_(False)
+    view = farm06.attention_view(run_parts(farm06, [], quick=True), model)
+    assert view["sentences"] == 24 and view["trained"] == 3 and list(view["k"]) == [0, 1]
+    one, T = view["k"][1], 6
+    ids, numbers = farm.agreement(1, 24)
+    assert one["words"] == [[farm.VOCABULARY[i] for i in row] for row in ids[:4].tolist()]
+    assert one["plural"] == [words[2].endswith("s") for words in one["words"]]
+    p = torch.softmax(model(ids[:4])[:, -1], dim=1)
+    for b, said in enumerate(one["says_plural"]):
+        singular, plural = (
+            sum(p[b, farm.ID[verb]].item() for verb in farm.VERB[n])
+            for n in (farm.SINGULAR, farm.PLURAL)
+        )
+        assert said == pytest.approx(plural / (singular + plural), abs=6e-4)
+    for layer, A in enumerate(model.attention(ids[:4])):
+        for b in range(4):
+            shown = torch.tensor(one["weights"][b][layer]) / 1000
+            torch.testing.assert_close(shown, A[b], rtol=0, atol=6e-4)
+
+    def right(places, p):
+        mask = torch.zeros(2, 4, T, T)
+        for layer, head in places:
+            mask[layer, head, p if p < T else T - 1 :, p - 1] = -math.inf
+        for block, extra in zip(model.blocks, mask):
+            block.attn.extra_mask = extra
+        verdict = farm06.says_plural(model(ids)[:, -1])
+        for block in model.blocks:
+            block.attn.extra_mask = None
+        return (verdict == numbers).double().mean().item()
+
+    every = [(layer, head) for layer in range(2) for head in range(4)]
+    assert one["accuracy"] == right([], 1) and len(one["cuts"]) == T
+    for p, cuts in enumerate(one["cuts"], start=1):
+        assert cuts["everywhere"] == right(every, p)
+        for layer, head in every:
+            assert cuts["heads"][layer][head] == right([(layer, head)], p)
+    found = {x for cuts in one["cuts"] for x in sum(cuts["heads"], [cuts["everywhere"]])}
+    assert len(found) > 2  # the cuts do something
+
+
 @pytest.mark.slow
 def test_all_parts_run_alike_alone_and_together(farm06, monkeypatch):
     together = run_parts(farm06, quick=True, seeds=2)

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import time
-from companion import ROOT, Recorder, load_claims, scripts
+from companion import ROOT, Recorder, cli, in_processes, load_claims, processes, scripts
 from companion.cli import default_language
 from companion.ledger import (
     Claim,
@@ -25,6 +25,8 @@ from companion.ledger import (
     written,
 )
 from companion.show import Printer, has_chinese, write_beside
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -522,3 +524,114 @@ def test_locale(monkeypatch):
 
 def test_abbrev():
     assert run("--no-fig").returncode == 2
+
+
+# ── work spread over processes ───────────────────────────────────────────────────────────────────
+def double(task):
+    return 2 * task
+
+
+class Watched(Recorder):
+    """Takes results as a busy machine gives them, in any order, and keeps the bar's label."""
+
+    def progress(self, items, total, label):
+        self.label, self.total = label, total
+        return reversed(list(items))
+
+
+def test_results_come_in_the_order_of_the_tasks():
+    show = Watched(lang="zh")
+    assert in_processes(show, double, [3, 1, 2], ("doubling", "加倍")) == [6, 2, 4]
+    assert (show.label, show.total) == ("加倍", 3)
+    assert in_processes(show, double, [], ("doubling", "加倍")) == []  # all are there already
+
+
+def test_a_lost_process_is_one_line_that_says_what_helps(monkeypatch):
+    def lose(items, total, label):
+        raise BrokenExecutor
+
+    show = Recorder()
+    monkeypatch.setattr(show, "progress", lose)
+    with pytest.raises(SystemExit, match="^a worker process was killed .*; try --jobs 1$"):
+        in_processes(show, double, [1], ("doubling", "加倍"))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="POSIX signals")
+def test_ctrl_c_waits_while_processes_start_and_no_longer():
+    def deaf():
+        return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    assert not deaf()
+    with pytest.raises(KeyError), processes._deaf_to_ctrl_c():
+        assert deaf()
+        with processes._deaf_to_ctrl_c():
+            assert deaf()
+        assert deaf()  # as it was found, not simply off
+        raise KeyError
+    assert not deaf()
+
+
+# ── the ledger's entries ─────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    "bounds",
+    [{"low": 2, "high": 1}, {"low": math.inf}, {"high": -math.inf}, {"low": math.nan}]
+    + [{"low": 10**400}, {"low": True}, {"high": "1"}],
+)
+def test_bounds_that_make_no_sense_are_refused(bounds):
+    with pytest.raises(ValueError, match="^T-1: "):
+        claim("range", **({"low": 0} | bounds))
+
+
+def test_bounds_may_be_one_number():
+    assert judge(claim("range", low=2, high=2), 2) == "ok"
+    assert judge(claim("range", low=2, high=2), 2.0001) == "differs"
+
+
+def test_a_wide_erratum_takes_no_truth_value_for_a_number():
+    """0 is a number and False a statement that does not hold: neither stands for the other."""
+    assert judge(claim("erratum"), 0) == "differs"
+    assert judge(claim("erratum", "2", right="3"), [3, 3]) == "differs"
+    assert judge(claim("digits", "1"), True) == "differs"
+
+
+def test_slack_counts_in_the_verdict():
+    assert judge(claim("digits", "0.162", slack=1), 0.1634) == "ok"
+    assert judge(claim("digits", "0.162"), 0.1634) == "differs"
+
+
+# ── what is typed, and the exit code ─────────────────────────────────────────────────────────────
+def run_here(values, *flags):
+    """A script of one part that claims these values, in this process → exit code, its `show`."""
+    shows = []
+
+    def part(show):
+        """1 · a part"""
+        shows.append(show)
+        for id, value in values.items():
+            show.claim(id, value)
+
+    options = cli.parser("a script", "a.py").parse_args(["--no-figures", "--lang", "en", *flags])
+    code = cli.run(Path(__file__).resolve(), "a script", {1: part}, options)
+    return code, shows[0]
+
+
+def test_flags_reach_the_parts():
+    _, show = run_here({}, "--seeds", "7", "--jobs", "5", "--quick")
+    assert (show.n_seeds, show.jobs, show.quick) == (7, 5, True)
+    _, show = run_here({})
+    assert (show.n_seeds, show.jobs, show.quick) == (None, cli.cores(), False)
+
+
+def test_exit_codes_and_counts(capsys):
+    """1 under --strict alone, and neither for an erratum nor for what --quick left untrained."""
+    trained = next(c.id for c in load_claims().values() if c.random == "trained")
+    right, wrong = {"L2-016": -1, "L2-073": [15.3136492] * 3}, {"L2-015": 65, trained: -1}
+    assert run_here(right, "--strict")[0] == 0
+    assert run_here(wrong)[0] == 0
+    assert run_here(wrong, "--strict")[0] == 1
+    assert run_here({trained: -1}, "--strict")[0] == 1
+    assert run_here({trained: -1}, "--strict", "--quick")[0] == 0
+    assert run_here(wrong, "--strict", "--quick")[0] == 1
+    said = [line for line in capsys.readouterr().out.splitlines() if " numbers: " in line]
+    assert [line.rpartition(" ·")[0] for line in said[1:3]] == ["2 numbers: 2 differs"] * 2
+    assert said[-1].startswith("2 numbers: 1 differs, 1 quick")

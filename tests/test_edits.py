@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from companion import ROOT, load_claims, scripts
-from companion.edits import assigned, chosen, edit
+from companion.edits import assigned, chosen, edit, fits
 from companion.ledger import flat, load_constants
 from concurrent.futures import ThreadPoolExecutor
 
@@ -72,6 +72,19 @@ def test_a_value_is_read(pair, value):
 def test_what_does_not_fit_is_refused_in_one_line(pair, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         chosen([pair], CONSTANTS)
+
+
+@pytest.mark.parametrize("text", ["-" * 5_000 + "1", "-" * 200_000 + "1"], ids=["deep", "deeper"])
+def test_what_is_too_deep_for_python_is_refused_too(text):
+    """Its parser gives up with MemoryError or RecursionError, not SyntaxError."""
+    with pytest.raises(ValueError, match="^N takes a whole number like 3, got"):
+        chosen([f"N={text}"], CONSTANTS)
+    assert chosen([f"WORD={text}"], CONSTANTS) == {"WORD": text}  # a word may be anything
+
+
+def test_a_whole_number_stands_for_a_float_and_nothing_else_does():
+    assert fits(2, 0.5) and not fits(0.5, 2) and not fits(True, 0.5) and not fits("2", 0.5)
+    assert fits([2, 0.5], [0.1]) and not fits([True], [0.1]) and not fits([[2]], [0.1])
 
 
 def test_the_last_of_two_counts():
