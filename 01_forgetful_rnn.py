@@ -294,6 +294,7 @@ def draw_dilemma(show):
         memory.legend()
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [part1_contraction, part2_integrator, part3_latch, part4_lstm]
 
 if __name__ == "__main__":

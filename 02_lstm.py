@@ -542,6 +542,7 @@ def training_step(B, T):
     return [min(measured) for measured in seconds]
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [part1_cell, part2_parameters, part3_reach, part4_directions, part5_time]
 
 if __name__ == "__main__":

@@ -743,6 +743,7 @@ def draw_sinusoids(show, PE):
         dots.legend()
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [
     part1_swap,
     part2_loop_and_matrix,

@@ -849,6 +849,7 @@ def line_of(code, function):
     return first + found[0] - 1
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [
     part1_layer_norm,
     part2_depth,

@@ -692,6 +692,7 @@ def flags(parser):
     parser.add_argument("--sweep-lr", action="store_true", help=text)
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [part1_task, part2_all_distances, part3_long_only, part4_gradients, part5_inside]
 PARTS += [part6_cut, part7_sweep]
 

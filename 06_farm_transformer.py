@@ -774,7 +774,7 @@ def part5_positions(show):
     def each_seed(of):
         return [[of[kind, s] for kind in POSITIONS] for s in seeds]
 
-    show.claim("L2-145b", seconds)
+    show.claim("L2-145b", seconds / 60)
     show.claim("L2-146", each_seed(ppl)[0], seeds=each_seed(ppl))
     show.claim("L2-147", each_seed(inside)[0], seeds=each_seed(inside))
     for id, kind in ("L2-148a", "learned"), ("L2-148b", "sinusoidal"), ("L2-149", "none"):
@@ -999,6 +999,7 @@ def accuracy_by_cut(model, xs, numbers, p):
     return {"everywhere": accuracy_from(0, slice(None), slice(None)), "heads": each}
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [
     part1_perplexity, part2_agreement, part3_attention, part4_cut, part5_positions,
     part6_samples, part7_heads, part8_patching,

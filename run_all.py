@@ -46,6 +46,8 @@ def main(argv=None):
     show.table(("numbers against the lectures", "与讲义数字对照"), header, [*rows, ["", *sums, ""]])
     if options.report and not write_report(options.report, reports, show.lang):
         return 2
+    if options.report:
+        show.out.print(f"\n{show.say(('page', '报告页'))}: {options.report}")
     for report in reports:  # what was shown is for the page
         report.pop("shown", None)
     if options.json and not write_json(options.json, {"scripts": reports}):

@@ -1084,6 +1084,7 @@ def path(word, best, end):
     return ([*path(word, best, start)] if start else []) + [word[start:end]]
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [part1_memory, part2_swiglu, part3_gelu, part4_residual_stream, part5_rotation]
 PARTS += [part6_dot_products, part7_projection, part8_parameters, part9_flops, part10_vocabulary]
 PARTS += [part11_merges, part12_viterbi]

@@ -546,6 +546,7 @@ def gap(a, b):
     return f"{(a - b).abs().max():.1e}"
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [part1_block, part2_against_torch, part3_initialisation, part4_count, part5_defaults]
 PARTS += [part6_positions]
 

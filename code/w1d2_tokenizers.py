@@ -1107,6 +1107,7 @@ def finish(show, label, jobs):
     return [job() for job in show.progress(jobs, len(jobs), show.say(label))]
 
 
+# %% All parts ─────────────────────────────────────────────────────────────────────────────────────
 PARTS = [
     part1_bpe,
     part2_wordpiece,

@@ -163,7 +163,9 @@ def run(script, doc, parts, options, cell=False):
     )
     show.title(" ".join(doc.splitlines()[0].split()))
     if changes:
-        show.note(("edited: " + "; ".join(changes), "已改动：" + "；".join(changes)))
+        english = f"edited: {'; '.join(changes)}; quantities are named by the published values"
+        chinese = f"已改动：{'；'.join(changes)}；各量的名称里仍是原来的值"
+        show.note((english, chinese))
     for number, part in parts.items():
         if options.part in (None, number):
             show.title(f"{number} · {part.__doc__.splitlines()[0]}")

@@ -22,7 +22,7 @@ VERDICTS = {  # what stands in the page, and what it means
     "erratum": (("erratum", "勘误"), ("the lecture's number is wrong", "讲义的数有误")),
     "timing": (("timing", "计时"), ("depends on the machine, not judged", "因机器而异，不判定")),
     "edited": (("edited", "已改动"), ("a constant was edited", "常数改动过")),
-    "quick": (("quick", "速跑"), ("trained too briefly to judge", "训练太短，不判定")),
+    "quick": (("quick", "快速模式"), ("trained too briefly to judge", "训练太短，不判定")),
 }
 NUMBER = re.compile(r"[-+−]?[\d,.]+(e[-+]?\d+)?%?|—|-|")
 
@@ -62,7 +62,7 @@ def page(records, lang="en"):
 
 
 # ── by section ───────────────────────────────────────────────────────────────────────────────────
-LECTURES = {"L2": ("Lecture 2", "第 2 讲"), "W1D2": ("Week 1 Day 2", "第 1 周第 2 天")}
+LECTURES = {"L2": ("Lecture 2", "第 2 讲"), "W1D2": ("Week 1 Day 2", "Week 1 Day 2")}
 
 
 def lectures(rows, records):
@@ -179,6 +179,8 @@ def spread(claim, seeds):
         return None
     agree = sum(judge(claim, value) in ("ok", "erratum") for value in seeds)
     en, zh = f"{agree} of {len(seeds)} seeds agree", f"{len(seeds)} 个种子中 {agree} 个一致"
+    if claim.check == "erratum":  # they agree with the correction, not with the lecture
+        en, zh = f"{agree} of {len(seeds)} seeds show this", f"{len(seeds)} 个种子中 {agree} 个如此"
     if claim.check == "timing":
         en, zh = f"{len(seeds)} runs", f"{len(seeds)} 次"
     if not any(isinstance(value, bool | list | str) for value in seeds):

@@ -120,7 +120,7 @@ def test_what_is_computed_from_a_constant_follows():
 def test_the_command_line():
     done = run("w1day2_checks.py --part 12 --no-figures --lang en --set WORD=hug")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "\nedited: WORD = hug (was hugs)\n" in done.stdout
+    assert "\nedited: WORD = hug (was hugs); quantities are named" in done.stdout
     assert re.search(r"^W1D2-047 .* 4 +7 +edited$", done.stdout.replace(" \n", "\n"), re.M)
     done = run("w1day2_checks.py --no-figures --set WARD=hug")
     assert done.returncode == 2
