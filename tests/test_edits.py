@@ -31,6 +31,7 @@ def run(command, folder=ROOT):
     [
         ("N=-4", -4),
         ("N= 1_000 ", 1000),
+        ("N=\u30007", 7),  # a full-width space, as a Chinese keyboard types it
         ("RATE=1e-3", 0.001),
         ("RATE=2", 2),
         ("WORD=pugs", "pugs"),
