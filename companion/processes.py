@@ -44,15 +44,19 @@ def in_processes(show, function, tasks, label):
 
 @contextmanager
 def _deaf_to_ctrl_c():
-    """Processes started inside never hear it, also while they import: the script ends them."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    """Processes started inside never hear it, also while they import: the script ends them.
+
+    A program inherits what is ignored. (A blocked signal would not do: joblib's own tracker of
+    resources unblocks it as it starts.)
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def _numbered(script, n, function, task):

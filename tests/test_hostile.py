@@ -45,7 +45,7 @@ def test_a_read_only_copy_in_a_chinese_path_on_a_narrow_gbk_terminal_in_1970(nam
     assert "Traceback" not in text
     lines = re.split(r"[\r\n]+", text)
     assert [line for line in lines if width(line.rstrip()) > COLUMNS] == []
-    assert re.search(r"个数: .* \d s", " ".join(lines[-4:]))
+    assert re.search(r"个数: .*\d s", " ".join(lines[-4:]))
     assert run.left == []
 
 
