@@ -23,9 +23,7 @@ E, H, V = 32, 64, 56  # input size, hidden size, vocabulary of the two language 
 EXERCISE = [100, 200]  # E and H of exercise 2
 FORGET_BIASES = [0, 1, 3, 5]  # b_f at initialisation
 DISTANCES = [0, 1, 2, 5, 10, 20, 50, 100]  # the table's d
-BEFORE = (
-    100  # steps before the farthest of them, since the cells start empty (b_f = 5 settles slower)
-)
+BEFORE = 100  # steps before the farthest of them: cells start empty, and b_f = 5 settles slowly
 FAR = 50  # the factor per step is (ratio at FAR) ** (1 / FAR)
 NEAR = 10  # and once more from NEAR to FAR, without the first steps
 STEPS, CHANGED = 8, 4  # short sequences have 8 steps; part 4 changes the input of step 4

@@ -23,6 +23,8 @@ from numbers import Integral
 
 import torch
 
+import needs
+
 # ── the grammar: data ────────────────────────────────────────────────────────────────────────────
 NOUNS = ["dog", "cat", "cow", "pig", "hen", "duck", "goat", "horse"]  # plural: one s more
 PLACES = {
@@ -51,7 +53,7 @@ SUBJECT = 3  # the subject noun is token 3 of the input, counted from 1: <s> the
 
 def query_position(k):
     """The token, counted from 1, at which the verb is predicted after k phrases of three words."""
-    _need_whole("k", k, 0)
+    needs.whole(0, k=k)
     return SUBJECT + 3 * k
 
 
@@ -98,7 +100,7 @@ def follow(words):
     that stops too early.
     """
     state, probabilities = START, []
-    for index, word in enumerate(_listed("words", words)):
+    for index, word in enumerate(needs.listed("words", words)):
         step = next(((p, after) for p, w, after in arcs(state) if w == word), None)
         if step is None:
             return probabilities, index
@@ -174,7 +176,7 @@ def sample(rng):
 @cache
 def corpus(size, purpose):
     """`size` sentences from the stream of that purpose, the same at every call."""
-    _need_whole("size", size, 1)
+    needs.whole(size=size)
     rng = stream(purpose)
     return tuple(tuple(sample(rng)) for _ in range(size))
 
@@ -185,8 +187,8 @@ def agreement(k, size=200):
     Half of the subjects are singular, so that a constant answer scores 0.5 exactly.
     Returns the ids (size, 3 + 3k), which start with <s>, and the subjects' numbers (size,).
     """
-    _need_whole("k", k, 0)
-    _need_whole("size", size, 1)
+    needs.whole(0, k=k)
+    needs.whole(size=size)
     rng = stream(f"agreement {k}")
     numbers = [i % 2 for i in range(size)]
     rows = []
@@ -200,10 +202,10 @@ def agreement(k, size=200):
 
 def encode(rows):
     """Rows of words → ids (B, T) with <s> in front and <pad> behind."""
-    rows = [_listed("words", words) for words in _listed("rows", rows)]
-    _need(rows, "rows must hold at least one sentence, got none")
+    rows = [needs.listed("words", words) for words in needs.listed("rows", rows)]
+    needs.that(rows, "rows must hold at least one sentence, got none")
     strange = [w for words in rows for w in words if not isinstance(w, str) or w not in ID]
-    _need(not strange, f"words must be in the vocabulary, got {strange[:1]!r:.60}")
+    needs.that(not strange, f"words must be in the vocabulary, got {strange[:1]!r:.60}")
     T = 1 + max(map(len, rows))
     padded = [[BOS, *words] + [PAD] * (T - 1 - len(words)) for words in rows]
     return torch.tensor([[ID[word] for word in words] for words in padded])  # (B, T)
@@ -212,29 +214,11 @@ def encode(rows):
 def decode(ids):
     """A row of ids → its words up to and with the first "</s>", without <s>."""
     ids = ids.tolist() if isinstance(ids, torch.Tensor) else ids
-    for i in (ids := _listed("ids", ids)):
+    for i in (ids := needs.listed("ids", ids)):
         known = isinstance(i, Integral) and 0 <= i < len(VOCABULARY)
-        _need(known, f"ids must lie in 0 … {len(VOCABULARY) - 1}, got {i!r:.60}")
+        needs.that(known, f"ids must lie in 0 … {len(VOCABULARY) - 1}, got {i!r:.60}")
     words = [VOCABULARY[i] for i in ids if VOCABULARY[i] != BOS]
     return words[: words.index(EOS) + 1] if EOS in words else words
-
-
-# ── wrong input ends in a ValueError that names the argument, what it got and what it takes ──────
-def _need(holds, message):
-    if not holds:
-        raise ValueError(message)
-
-
-def _need_whole(name, value, least):
-    whole = isinstance(value, Integral) and not isinstance(value, bool) and value >= least
-    _need(whole, f"{name} must be a whole number, {least} or more, got {value!r:.60}")
-
-
-def _listed(name, value):
-    try:
-        return list(value)
-    except TypeError:
-        raise ValueError(f"{name} must be a list, got {value!r:.60}") from None
 
 
 # ── what the module says of itself ───────────────────────────────────────────────────────────────

@@ -10,11 +10,12 @@ What this is not: fast. Each model is its formula, tested against torch.nn or Hu
 import math
 from contextlib import contextmanager
 from functools import partial
-from numbers import Integral
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+import needs
 
 
 # ── Recurrent networks (§2) ──────────────────────────────────────────────────────────────────────
@@ -26,15 +27,15 @@ class ElmanRNN(nn.Module):
 
     def __init__(self, input_size, hidden_size):
         super().__init__()
-        _need_positive(input_size=input_size, hidden_size=hidden_size)
+        needs.whole(input_size=input_size, hidden_size=hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.W_hx = _uniform(hidden_size, hidden_size, input_size)  # (H, E)
         self.W_hh = _uniform(hidden_size, hidden_size, hidden_size)  # (H, H)
         self.b_h = _uniform(hidden_size, hidden_size)  # (H,)
 
     def forward(self, x, h=None):
-        _need_sequence(x, self.W_hx)
-        h = _state("h", h, x[:, 0], self.hidden_size)  # (B, H)
+        needs.sequence(x, self.W_hx)
+        h = needs.state("h", h, x[:, 0], self.hidden_size)  # (B, H)
         outputs = []
         for x_t in x.unbind(dim=1):  # T times (B, E)
             h = torch.tanh(x_t @ self.W_hx.T + h @ self.W_hh.T + self.b_h)  # (B, H)
@@ -52,25 +53,22 @@ class LSTMCell(nn.Module):
 
     def __init__(self, input_size, hidden_size, forget_bias=None):
         super().__init__()
-        _need_positive(input_size=input_size, hidden_size=hidden_size)
+        needs.whole(input_size=input_size, hidden_size=hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.weight_ih = _uniform(hidden_size, 4 * hidden_size, input_size)  # (4H, E)
         self.weight_hh = _uniform(hidden_size, 4 * hidden_size, hidden_size)  # (4H, H)
         self.bias_ih = _uniform(hidden_size, 4 * hidden_size)  # (4H,)
         self.bias_hh = _uniform(hidden_size, 4 * hidden_size)  # (4H,)
         if forget_bias is not None:
-            _need(_is_number(forget_bias), f"forget_bias must be a number, got {forget_bias!r}")
+            needs.number("forget_bias", forget_bias)
             self.bias_ih.data[hidden_size : 2 * hidden_size] = forget_bias
             self.bias_hh.data[hidden_size : 2 * hidden_size] = 0.0
 
     def forward(self, x, state=None):
-        if not (_is_like(x, self.weight_ih) and x.shape[1:] == (self.input_size,)):
-            wanted = f"(B, {self.input_size}) and {self.weight_ih.dtype}"
-            raise ValueError(f"x must be {wanted}, got {_seen(x)}")
-        if state is not None and not (isinstance(state, tuple | list) and len(state) == 2):
-            raise ValueError(f"state must be a pair (h, c), got {_seen(state)}")
+        needs.step(x, state, self.weight_ih)
         h, c = (None, None) if state is None else state
-        h, c = _state("h", h, x, self.hidden_size), _state("c", c, x, self.hidden_size)  # (B, H)
+        h = needs.state("h", h, x, self.hidden_size)  # (B, H), zeros for None
+        c = needs.state("c", c, x, self.hidden_size)  # (B, H)
         gates = x @ self.weight_ih.T + self.bias_ih + h @ self.weight_hh.T + self.bias_hh  # (B, 4H)
         a_i, a_f, a_g, a_o = gates.chunk(4, dim=1)  # (B, H) each, before σ and tanh
         i, f, o = torch.sigmoid(a_i), torch.sigmoid(a_f), torch.sigmoid(a_o)
@@ -88,7 +86,7 @@ class LSTM(nn.Module):
         self.cell = LSTMCell(input_size, hidden_size, forget_bias)
 
     def forward(self, x, state=None):
-        _need_sequence(x, self.cell.weight_ih)
+        needs.sequence(x, self.cell.weight_ih)
         outputs = []
         for x_t in x.unbind(dim=1):  # T times (B, E); step t has to wait for step t-1
             state = self.cell(x_t, state)
@@ -96,18 +94,23 @@ class LSTM(nn.Module):
         return torch.stack(outputs, dim=1), state  # (B, T, H), ((B, H), (B, H))
 
 
+def _uniform(fan, *shape):
+    """torch's own start for recurrent weights: U(-1/√fan, 1/√fan)."""
+    return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan), 1 / math.sqrt(fan)))
+
+
 class RNNLM(nn.Module):
     """Lecture 1's language model: embedding, Elman RNN, linear output; ids (B, T) → (B, T, V)."""
 
     def __init__(self, vocab_size, embed_size=32, hidden_size=64):
         super().__init__()
-        _need_positive(vocab_size=vocab_size, embed_size=embed_size, hidden_size=hidden_size)
+        needs.whole(vocab_size=vocab_size, embed_size=embed_size, hidden_size=hidden_size)
         self.embedding = nn.Embedding(vocab_size, embed_size)
         self.rnn = ElmanRNN(embed_size, hidden_size)
         self.output = nn.Linear(hidden_size, vocab_size)
 
     def forward(self, ids):
-        _need_ids(ids, self.embedding.num_embeddings)
+        needs.ids(ids, self.embedding.num_embeddings)
         h, _ = self.rnn(self.embedding(ids))  # (B, T, H)
         return self.output(h)  # (B, T, V)
 
@@ -126,12 +129,11 @@ def sinusoidal_positions(max_len, d_model, base=10000.0, dtype=None):
 
     Computed in float64, as p ω_i is large far out; returned as dtype (None: torch's default).
     """
-    _need_positive(max_len=max_len, d_model=d_model)
-    _need(d_model % 2 == 0, f"d_model must be even (pairs of sin and cos), got {d_model}")
-    _need(_is_number(base) and base > 0, f"base must be a finite number above 0, got {base!r}")
+    needs.whole(max_len=max_len, d_model=d_model)
+    needs.that(d_model % 2 == 0, f"d_model must be even (pairs of sin and cos), got {d_model}")
+    needs.positive("base", base)
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    floats = getattr(dtype, "is_floating_point", False)
-    _need(floats, f"dtype must be one of torch's float dtypes, got {dtype!r}")
+    needs.float_dtype(dtype)
     p = torch.arange(max_len, dtype=torch.float64).unsqueeze(1)  # (max_len, 1)
     omega = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (d/2,)
     pairs = torch.stack([torch.sin(p * omega), torch.cos(p * omega)], dim=-1)  # (max_len, d/2, 2)
@@ -148,8 +150,8 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, d_model, n_heads, causal=True):
         super().__init__()
-        _need_positive(d_model=d_model, n_heads=n_heads)
-        _need(d_model % n_heads == 0, f"n_heads must divide d_model, got {n_heads} and {d_model}")
+        needs.whole(d_model=d_model, n_heads=n_heads)
+        needs.divisor("n_heads", n_heads, "d_model", d_model)
         self.d_model, self.n_heads, self.d_k = d_model, n_heads, d_model // n_heads
         self.causal, self.extra_mask = causal, None
         self.W_q = nn.Linear(d_model, d_model)
@@ -158,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         self.W_o = nn.Linear(d_model, d_model)
 
     def attention(self, x):
-        _need_sequence(x, self.W_q.weight)
+        needs.sequence(x, self.W_q.weight)
         q, k = self._split(self.W_q(x)), self._split(self.W_k(x))  # (B, h, T, d_k)
         S = q @ k.transpose(-2, -1) / math.sqrt(self.d_k)  # (B, h, T, T)
         return torch.softmax(S + self._mask(S), dim=-1)  # over keys: each row sums to 1
@@ -182,20 +184,8 @@ class MultiHeadAttention(nn.Module):
         if self.extra_mask is None:
             return M
         extra = self.extra_mask(T) if callable(self.extra_mask) else self.extra_mask
-        kind = extra.dtype if isinstance(extra, torch.Tensor) else type(extra)  # True is ambiguous:
-        floats = getattr(kind, "is_floating_point", False)  # "cut" here, "may look" elsewhere
-        _need(floats, f"extra_mask must be a float tensor, 0 = may look, -inf = cut, got {kind}")
-        fits = all(m in (1, s) for m, s in zip(extra.shape[::-1], S.shape[::-1]))
-        wrong = f"extra_mask {tuple(extra.shape)} does not broadcast to {tuple(S.shape)}"
-        _need(fits and extra.dim() <= 4, wrong)
-        M = M + extra.to(S)  # up to (B, h, T, T)
-        if _has_values(M):
-            odd = M.isnan().any() or M.isposinf().any()
-            _need(not odd, "extra_mask must hold finite numbers or -inf, got NaN or +inf")
-            blind = M.isneginf().all(dim=-1).nonzero()[:, -1]  # queries whose softmax would be NaN
-            row = blind[0].item() if len(blind) else None
-            _need(row is None, f"extra_mask cuts query row {row} off from every key")
-        return M
+        needs.mask(extra, S)
+        return needs.sight(M + extra.to(S))  # up to (B, h, T, T)
 
 
 # ── The Transformer (§4) ─────────────────────────────────────────────────────────────────────────
@@ -212,20 +202,19 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model, d_ff=None, activation="gelu"):
         super().__init__()
-        known = activation in list(ACTIVATIONS)
-        _need(known, f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-        _need_positive(d_model=d_model)
+        needs.choice("activation", activation, ACTIVATIONS)
+        needs.whole(d_model=d_model)
         gated = activation == "swiglu"
         if d_ff is None:
             d_ff = round(8 * d_model / 3) if gated else 4 * d_model
-        _need_positive(d_ff=d_ff)
+        needs.whole(d_ff=d_ff)
         self.d_model, self.d_ff, self.activation = d_model, d_ff, activation
         self.W_1 = nn.Linear(d_model, d_ff, bias=not gated)
         self.W_2 = nn.Linear(d_ff, d_model, bias=not gated)
         self.W_3 = nn.Linear(d_model, d_ff, bias=False) if gated else None
 
     def forward(self, x):
-        _need_sequence(x, self.W_1.weight)
+        needs.sequence(x, self.W_1.weight)
         hidden = ACTIVATIONS[self.activation](self.W_1(x))  # (B, T, d_ff)
         if self.W_3 is not None:
             hidden = hidden * self.W_3(x)
@@ -242,14 +231,14 @@ class Block(nn.Module):
 
     def __init__(self, d_model, n_heads, norm="pre", activation="gelu", causal=True):
         super().__init__()
-        _need(norm in ("pre", "post"), f"norm must be pre or post, got {norm!r}")
+        needs.choice("norm", norm, ("pre", "post"))
         self.norm = norm
         self.attn = MultiHeadAttention(d_model, n_heads, causal)
         self.ffn = FeedForward(d_model, activation=activation)
         self.ln_1, self.ln_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
     def forward(self, x):
-        _need_sequence(x, self.attn.W_q.weight)
+        needs.sequence(x, self.attn.W_q.weight)
         if self.norm == "pre":
             a = x + self.attn(self.ln_1(x))
             return a + self.ffn(self.ln_2(a))
@@ -257,7 +246,7 @@ class Block(nn.Module):
         return self.ln_2(a + self.ffn(a))
 
     def attention(self, x):
-        _need_sequence(x, self.attn.W_q.weight)
+        needs.sequence(x, self.attn.W_q.weight)
         return self.attn.attention(self.ln_1(x) if self.norm == "pre" else x)  # (B, h, T, T)
 
 
@@ -273,16 +262,15 @@ class GPT(nn.Module):
     def __init__(self, vocab_size, d_model, n_layers, n_heads, max_len=120,
                  positions="learned", norm="pre", activation="gelu"):  # fmt: skip
         super().__init__()
-        _need_positive(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
-        known = positions in ("learned", "sinusoidal", "none")
-        _need(known, f"positions must be learned, sinusoidal or none, got {positions!r}")
+        needs.whole(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
+        needs.choice("positions", positions, ("learned", "sinusoidal", "none"))
         self.vocab_size, self.max_len, self.positions = vocab_size, max_len, positions
         self.token_embedding = nn.Embedding(vocab_size, d_model)
         if positions == "learned":
             self.position_embedding = nn.Embedding(max_len, d_model)
         elif positions == "sinusoidal":
             self.register_buffer("pe", sinusoidal_positions(max_len, d_model), persistent=False)
-        blocks = (Block(d_model, n_heads, norm, activation) for _ in range(n_layers))
+        blocks = [Block(d_model, n_heads, norm, activation) for _ in range(n_layers)]
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = nn.LayerNorm(d_model) if norm == "pre" else nn.Identity()
         for module in self.modules():
@@ -300,9 +288,9 @@ class GPT(nn.Module):
 
     def embed(self, ids):
         """ids (B, T) → token vector plus position vector (B, T, d)."""
-        _need_ids(ids, self.vocab_size)
+        needs.ids(ids, self.vocab_size)
         T = ids.shape[1]
-        _need(self.max_len >= T, f"ids hold T = {T} tokens, but max_len is {self.max_len}")
+        needs.that(self.max_len >= T, f"ids hold T = {T} tokens, but max_len is {self.max_len}")
         x = self.token_embedding(ids)  # (B, T, d)
         if self.positions == "learned":
             x = x + self.position_embedding.weight[:T]
@@ -330,18 +318,12 @@ class GPT(nn.Module):
 
         top_k keeps the k likeliest tokens (None: all); generator makes the draws repeatable.
         """
-        sane = _is_number(temperature) and temperature >= 0
-        _need(sane, f"temperature must be 0 or a positive number, got {temperature!r}")
-        V, k = self.vocab_size, self.vocab_size if top_k is None else top_k
-        _need(isinstance(k, Integral) and 0 < k <= V, f"top_k must be in 1 … {V}, got {top_k!r}")
-        _need_ids(ids, V)
-        room = self.max_len - ids.shape[1]
-        fits = isinstance(n_new, Integral) and 0 <= n_new <= room
-        _need(fits, f"n_new must be in 0 … {room} (max_len {self.max_len} - T), got {n_new!r}")
+        needs.ids(ids, self.vocab_size)
+        k = self.vocab_size if top_k is None else top_k
+        needs.draws(n_new, ids.shape[1], self.max_len, temperature, k, self.vocab_size)
         for _ in range(n_new):
             logits = self(ids)[:, -1]  # (B, V)
-            kth_best = logits.topk(k).values[:, -1:]  # (B, 1)
-            logits = logits.masked_fill(logits < kth_best, -torch.inf)
+            logits = logits.masked_fill(logits < logits.topk(k).values[:, -1:], -torch.inf)
             new = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
             if temperature > 0:
                 logits = logits - logits.max(dim=-1, keepdim=True).values  # or / 1e-38 overflows
@@ -356,21 +338,16 @@ class GPT(nn.Module):
         GPT-2 has q, k, v in one matrix and stores matrices as (in, out): they are split, turned.
         Build the GPT with activation="gelu_tanh", GPT-2's own; the exact GELU gives other logits.
         """
+        needs.state_dict(state_dict)
         renamed = {
             "transformer.": "", "h.": "blocks.", "wte": "token_embedding", "ln_f": "final_norm",
             "wpe": "position_embedding", "attn.c_proj": "attn.W_o", "mlp.c_fc": "ffn.W_1",
             "mlp.c_proj": "ffn.W_2",
         }  # fmt: skip
         ours = {}
-        named = isinstance(state_dict, dict) and all(isinstance(name, str) for name in state_dict)
-        if not named:
-            seen = _seen(state_dict)
-            raise ValueError(f"state_dict must be a dict from names to tensors, got {seen}")
         for name, value in state_dict.items():
             if name.endswith((".attn.bias", ".attn.masked_bias")):
                 continue  # mask buffers of old checkpoints
-            floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-            _need(floats, f"state_dict: {name!r} must be a float tensor, got {_seen(value)}")
             if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
                 value = value.t() if value.dim() == 2 else value[None]  # (out, in)
             for theirs, our in renamed.items():
@@ -379,18 +356,15 @@ class GPT(nn.Module):
             parts = qkv if "c_attn" in name else [("", value)]
             ours |= {name.replace("c_attn", W): part for W, part in parts}
         head = ours.pop("lm_head.weight", None)
-        wanted, got = ({k: v.shape for k, v in d.items()} for d in (self.state_dict(), ours))
-        for name in sorted(wanted.keys() | got.keys()):
-            need, have = wanted.get(name), got.get(name)
-            _need(have == need, f"state_dict: this GPT has {need} for {name}, got {have}")
+        needs.same_shapes(ours, self.state_dict())
         tied = head is None or torch.equal(head, ours["token_embedding.weight"])
-        _need(tied, "state_dict: lm_head.weight differs from wte.weight, but this GPT ties them")
+        needs.that(tied, "state_dict: lm_head.weight differs from wte.weight; this GPT ties them")
         self.load_state_dict(ours)
 
 
 def gpt_parameter_count(vocab_size, d_model, n_layers, max_len):
     """§4.7 itemised: Vd + T_max d + L(12d² + 13d) + 2d, as a dict that ends in "total"."""
-    _need_positive(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
+    needs.whole(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, max_len=max_len)
     V, d, L = vocab_size, d_model, n_layers
     count = {"token embedding": V * d, "position embedding": max_len * d}
     count["attention"] = L * (4 * d * d + 4 * d)  # W_q, W_k, W_v, W_o with biases
@@ -408,104 +382,19 @@ def cut(model, queries, keys, layers=slice(None), heads=slice(None)):
     """
 
     def mask(T, in_head, before):
-        rows, columns = _chosen("queries", queries, T), _chosen("keys", keys, T)  # (T,) each
+        rows = needs.places("queries", queries, T)  # (T,)
+        columns = needs.places("keys", keys, T)  # (T,)
         link = in_head[:, None, None] & rows[:, None] & columns  # (h, T, T)
         M = torch.zeros(link.shape).masked_fill(link, -torch.inf)
         return M if before is None else M + (before(T) if callable(before) else before)
 
     modules = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     masks = [m.extra_mask for m in modules]
-    in_head = [_chosen("heads", heads, m.n_heads) for m in modules]
+    in_head = [needs.places("heads", heads, m.n_heads) for m in modules]
     try:
-        for n in _chosen("layers", layers, len(modules)).nonzero().flatten():
+        for n in needs.places("layers", layers, len(modules)).nonzero().flatten():
             modules[n].extra_mask = partial(mask, in_head=in_head[n], before=masks[n])
         yield model
     finally:
         for module, mask_before in zip(modules, masks):
             module.extra_mask = mask_before
-
-
-# ── Wrong input ends in a ValueError that names the argument, what it got and what it takes ──────
-def _need(holds, message):
-    if not holds:
-        raise ValueError(message)
-
-
-def _need_positive(**sizes):
-    for name, value in sizes.items():
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        _need(whole and value >= 1, f"{name} must be a whole number, 1 or more, got {value!r}")
-
-
-def _is_number(value):
-    """One that float32 can hold, normal or 0: others would become infinite on the way."""
-    number, limits = isinstance(value, int | float), torch.finfo(torch.float32)
-    return number and (value == 0 or limits.tiny <= abs(value) <= limits.max)
-
-
-def _is_like(x, W):
-    return isinstance(x, torch.Tensor) and x.dtype == W.dtype
-
-
-def _seen(value):
-    """What was given instead, in short."""
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {tuple(value.shape)}"
-    return f"{type(value).__name__} {value!r:.60}"
-
-
-def _need_sequence(x, W):
-    """x must be a sequence that the matrix W (·, size) can take."""
-    size = W.shape[1]
-    fits = _is_like(x, W) and x.dim() == 3 and x.shape[1] > 0 and x.shape[2] == size
-    wanted = f"shape (B, T, {size}) with T >= 1 and {W.dtype}"
-    _need(fits, f"x must have {wanted}, got {_seen(x)}")
-
-
-def _need_ids(ids, vocab_size):
-    whole = getattr(ids, "dtype", None) in (torch.int64, torch.int32)
-    fits = whole and ids.dim() == 2 and ids.shape[1] > 0
-    _need(fits, f"ids must be integers (B, T) with T >= 1, got {_seen(ids)}")
-    if _has_values(ids) and ids.numel():
-        low, high = ids.min().item(), ids.max().item()
-        inside = low >= 0 and high < vocab_size
-        _need(inside, f"ids must lie in 0 … {vocab_size - 1}, got {low} … {high}")
-
-
-def _has_values(tensor):
-    """False on the meta device and while torch compiles or exports."""
-    return not (tensor.is_meta or torch.compiler.is_compiling())
-
-
-def _state(name, state, x, size):
-    """The state to start from, zeros for None; x (B, E) gives B, dtype and device."""
-    state = x.new_zeros(x.shape[0], size) if state is None else state  # (B, H)
-    if not _is_like(state, x):
-        raise ValueError(f"{name} must be a {x.dtype} tensor, got {_seen(state)}")
-    if state.shape != (x.shape[0], size):
-        wanted, got = (x.shape[0], size), tuple(state.shape)
-        raise ValueError(f"{name} must have shape {wanted}, got {got}")
-    return state
-
-
-def _uniform(fan, *shape):
-    """torch's own start for recurrent weights: U(-1/√fan, 1/√fan)."""
-    return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan), 1 / math.sqrt(fan)))
-
-
-def _chosen(name, where, size):
-    """An int, several ints or a slice, as a bool vector (size,) that is True at those places."""
-    several = where.tolist() if isinstance(where, torch.Tensor) else where
-    try:
-        if isinstance(several, slice):
-            places = list(range(size)[several])
-        else:
-            several = [several] if isinstance(several, Integral) else list(several)
-            places = [range(size)[p] for p in several if not isinstance(p, bool)]  # -1: the last
-        fits = isinstance(several, slice) or len(places) == len(several)
-    except (IndexError, TypeError, ValueError):
-        fits = False
-    _need(fits, f"{name} must be ints in 0 … {size - 1} or a slice, got {where!r:.60}")
-    chosen = torch.zeros(size, dtype=torch.bool)
-    chosen[torch.tensor(places, dtype=torch.int64)] = True
-    return chosen

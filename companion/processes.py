@@ -113,7 +113,7 @@ def cluster(address, patience=30):
     with client:
         try:
             client.wait_for_workers(1, timeout=patience)
-            for name in ("companion", "lm_models", "farm_language"):
+            for name in ("companion", "lm_models", "farm_language", "needs"):
                 if name in sys.modules:
                     cloudpickle.register_pickle_by_value(sys.modules[name])
             yield

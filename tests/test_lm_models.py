@@ -427,7 +427,7 @@ def test_gpt2_weights_load_whole_or_not_at_all(gpt2):
         (swapped, "blocks.1.ffn.W_1.weight"),
         (
             {**good, "lm_head.weight": good["lm_head.weight"] + 1},
-            "lm_head.weight differs from wte.weight, but this GPT ties them$",
+            "lm_head.weight differs from wte.weight; this GPT ties them$",
         ),
     ]:
         with pytest.raises(ValueError, match=f"^state_dict: .*{words}"):
@@ -678,8 +678,8 @@ WRONG = {
         8, activation="silu"
     ),
     "d_ff must be a whole number": lambda: lm.FeedForward(8, d_ff=0),
-    "norm must be pre or post, got 'rms'": lambda: lm.Block(8, 2, norm="rms"),
-    "positions must be learned, sinusoidal or none, got 'rope'": lambda: lm.GPT(
+    "norm must be one of pre, post, got 'rms'": lambda: lm.Block(8, 2, norm="rms"),
+    "positions must be one of learned, sinusoidal, none, got 'rope'": lambda: lm.GPT(
         9, 8, 1, 2, positions="rope"
     ),
     "n_layers must be a whole number": lambda: lm.GPT(9, 8, 0, 2),
