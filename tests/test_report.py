@@ -351,11 +351,11 @@ def test_languages(open_page):
     assert heading.inner_text() == "Every number, recomputed"
     assert not re.search("[\u4e00-\u9fff]", tab.locator("main").inner_text())
     choose(tab, "lang", "zh")
-    assert heading.inner_text() == "每个数字，都重新算一遍"
+    assert heading.inner_text() == "把每个数字重算一遍"
     assert tab.evaluate("document.documentElement.lang") == "zh"
     assert not tab.locator("text=Every number, recomputed >> visible=true").count()
     tab.reload()  # the choice is kept
-    assert heading.inner_text() == "每个数字，都重新算一遍"
+    assert heading.inner_text() == "把每个数字重算一遍"
 
 
 @pytest.mark.slow
