@@ -90,7 +90,7 @@ def arcs(state):
             return [(1, EOS, END)]
         case ("end",):
             return []
-    raise ValueError(f"state must be START or one that arcs gave, got {state!r:.60}")
+    raise ValueError(f"state must be START or one that arcs gave, got {needs.shown(state)}")
 
 
 def follow(words):
@@ -205,7 +205,7 @@ def encode(rows):
     rows = [needs.listed("words", words) for words in needs.listed("rows", rows)]
     needs.that(rows, "rows must hold at least one sentence, got none")
     strange = [w for words in rows for w in words if not isinstance(w, str) or w not in ID]
-    needs.that(not strange, f"words must be in the vocabulary, got {strange[:1]!r:.60}")
+    needs.that(not strange, f"words must be in the vocabulary, got {needs.shown(strange[:1])}")
     T = 1 + max(map(len, rows))
     padded = [[BOS, *words] + [PAD] * (T - 1 - len(words)) for words in rows]
     return torch.tensor([[ID[word] for word in words] for words in padded])  # (B, T)
@@ -216,7 +216,7 @@ def decode(ids):
     ids = ids.tolist() if isinstance(ids, torch.Tensor) else ids
     for i in (ids := needs.listed("ids", ids)):
         known = isinstance(i, Integral) and 0 <= i < len(VOCABULARY)
-        needs.that(known, f"ids must lie in 0 … {len(VOCABULARY) - 1}, got {i!r:.60}")
+        needs.that(known, f"ids must lie in 0 … {len(VOCABULARY) - 1}, got {needs.shown(i)}")
     words = [VOCABULARY[i] for i in ids if VOCABULARY[i] != BOS]
     return words[: words.index(EOS) + 1] if EOS in words else words
 

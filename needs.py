@@ -14,11 +14,20 @@ def that(holds, message):
         raise ValueError(message)
 
 
+def shown(value):
+    """What was given instead: its repr in one line, cut short."""
+    try:
+        text = repr(value)
+    except Exception:  # such as an int of 5000 digits
+        text = object.__repr__(value)
+    return " ".join(text.split())[:60]
+
+
 def whole(least=1, **sizes):
     """whole(d_model=d): a whole number, `least` or more."""
     for name, value in sizes.items():
         fits = isinstance(value, Integral) and not isinstance(value, bool) and value >= least
-        that(fits, f"{name} must be a whole number, {least} or more, got {value!r:.60}")
+        that(fits, f"{name} must be a whole number, {least} or more, got {shown(value)}")
 
 
 def listed(name, value):
@@ -26,7 +35,7 @@ def listed(name, value):
     try:
         return list(value)
     except TypeError:
-        raise ValueError(f"{name} must be a list, got {value!r:.60}") from None
+        raise ValueError(f"{name} must be a list, got {shown(value)}") from None
 
 
 def is_number(value):
@@ -36,24 +45,27 @@ def is_number(value):
 
 
 def number(name, value):
-    that(is_number(value), f"{name} must be a number, got {value!r}")
+    that(is_number(value), f"{name} must be a number, got {shown(value)}")
 
 
 def positive(name, value):
-    that(is_number(value) and value > 0, f"{name} must be a finite number above 0, got {value!r}")
+    that(
+        is_number(value) and value > 0,
+        f"{name} must be a finite number above 0, got {shown(value)}",
+    )
 
 
 def divisor(name, value, of, total):
-    that(total % value == 0, f"{name} must divide {of}, got {value} and {total}")
+    that(total % value == 0, f"{name} must divide {of}, got {shown(value)} and {shown(total)}")
 
 
 def float_dtype(dtype):
     floats = getattr(dtype, "is_floating_point", False)
-    that(floats, f"dtype must be one of torch's float dtypes, got {dtype!r}")
+    that(floats, f"dtype must be one of torch's float dtypes, got {shown(dtype)}")
 
 
 def choice(name, value, choices):
-    that(value in list(choices), f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    that(value in list(choices), f"{name} must be one of {', '.join(choices)}, got {shown(value)}")
 
 
 def is_like(x, W):
@@ -64,7 +76,7 @@ def seen(value):
     """What was given instead, in short."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
-    return f"{type(value).__name__} {value!r:.60}"
+    return f"{type(value).__name__} {shown(value)}"
 
 
 def has_values(tensor):
@@ -133,11 +145,11 @@ def sight(M):
 def draws(n_new, T, max_len, temperature, top_k, vocab_size):
     """What GPT.generate may be asked for after T tokens."""
     sane = is_number(temperature) and temperature >= 0
-    that(sane, f"temperature must be 0 or a positive number, got {temperature!r}")
+    that(sane, f"temperature must be 0 or a positive number, got {shown(temperature)}")
     fits = isinstance(top_k, Integral) and 0 < top_k <= vocab_size
-    that(fits, f"top_k must be in 1 … {vocab_size}, got {top_k!r}")
+    that(fits, f"top_k must be in 1 … {vocab_size}, got {shown(top_k)}")
     fits = isinstance(n_new, Integral) and 0 <= n_new <= max_len - T
-    that(fits, f"n_new must be in 0 … {max_len - T} (max_len {max_len} - T), got {n_new!r}")
+    that(fits, f"n_new must be in 0 … {max_len - T} (max_len {max_len} - T), got {shown(n_new)}")
 
 
 def state_dict(state_dict):
@@ -171,7 +183,7 @@ def places(name, where, size):
         fits = isinstance(several, slice) or len(at) == len(several)
     except (IndexError, TypeError, ValueError):
         fits = False
-    that(fits, f"{name} must be ints in 0 … {size - 1} or a slice, got {where!r:.60}")
+    that(fits, f"{name} must be ints in 0 … {size - 1} or a slice, got {shown(where)}")
     vector = torch.zeros(size, dtype=torch.bool)
     vector[torch.tensor(at, dtype=torch.int64)] = True
     return vector

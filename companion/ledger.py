@@ -61,7 +61,7 @@ class Claim:
     def bounds(self):
         """How it is judged, as text: "0.55 … 0.65" for a range, "" where it goes by digits."""
         if self.check == "residue":
-            return f"≤ {10 * float(numbers(self.lecture)[0]):.0e}"
+            return f"≤ {10 * as_float(numbers(self.lecture)[0]):.0e}"
         if self.low == -math.inf and self.high == math.inf:
             return self.right
         if self.high == math.inf:
@@ -121,6 +121,12 @@ def numbers(text):
     return [found.replace(",", "") for found in NUMBER.findall(text)]
 
 
+def as_float(printed):
+    """The value of a printed number, "1e-7" or "1/2"."""
+    numerator, _, denominator = printed.partition("/")
+    return float(numerator) / float(denominator or 1)
+
+
 def plain(value):
     """Python numbers out of tensors, arrays, tuples and their scalars."""
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -161,9 +167,8 @@ def judge(claim, value):
         case "digits" | "fact":
             agrees = digits(claim.lecture)
         case "residue":
-            agrees = all(is_number) and max(map(abs, values), default=math.inf) <= 10 * float(
-                numbers(claim.lecture)[0]
-            )
+            largest = max(map(abs, values), default=math.inf) if all(is_number) else math.inf
+            agrees = largest <= 10 * as_float(numbers(claim.lecture)[0])
         case "range":
             agrees = in_range
         case "holds":

@@ -1,7 +1,8 @@
 """Wrong input by the hundred: the right result, or a ValueError that names the argument.
 
-No other exception, no NaN, no warning. Each test runs on a few examples, the same every time, and
-as a slow test on many. Sizes stay small: a model larger than the memory is the machine's to refuse.
+No other exception, no NaN, no warning. Each test runs on a few examples and as a slow test on many,
+the same every time; with FUZZ=20 in the environment on 20 times as many, drawn afresh. Sizes stay
+small: a model larger than the memory is the machine's to refuse.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ import farm_language as farm
 import lm_models as lm
 
 FEW, MANY = 12, 150
+TIMES = int(os.environ.get("FUZZ", 0))  # 0: the examples that were seen to pass
 
 
 def fuzz(few=FEW, many=MANY, **strategies):
@@ -39,8 +41,8 @@ def fuzz(few=FEW, many=MANY, **strategies):
         @pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
         def test(examples):
             limits = settings(
-                max_examples=examples,
-                derandomize=examples == few,
+                max_examples=examples * (TIMES or 1),
+                derandomize=not TIMES,
                 deadline=None,
                 database=None,
                 suppress_health_check=list(HealthCheck),
@@ -54,7 +56,18 @@ def fuzz(few=FEW, many=MANY, **strategies):
 
 
 ODD = [None, True, 10**400, -(10**400), 2.0, np.int64(2), np.float32(2), torch.tensor(2)]
-ODD += [torch.tensor(2.5), torch.ones(2), [2], (2,), {}, {2}, object, Fraction(2), Decimal(2)]
+ODD += [
+    torch.tensor(2.5),
+    torch.ones(2),
+    torch.ones(2, 2),
+    [2],
+    (2,),
+    {},
+    {2},
+    object,
+    Fraction(2),
+    Decimal(2),
+]
 ODD += [b"2", 2j, slice(None), range(2), print, "", "learned", "pre", "relu", "two\nlines", "二"]
 junk = st.sampled_from(ODD) | st.integers(-3, 12) | st.floats() | st.text(max_size=5)
 small = st.integers(1, 6)
@@ -144,6 +157,16 @@ def test_sinusoids(max_len, d_model, base, dtype):
             if angle < 1e3:
                 same(table[p, 2 * i].double(), torch.tensor(math.sin(angle)).double(), 1e-3)
                 same(table[p, 2 * i + 1].double(), torch.tensor(math.cos(angle)).double(), 1e-3)
+
+
+def test_a_number_that_python_will_not_print():
+    huge = 10**5000
+    assert named(lambda: lm.sinusoidal_positions(3, 4, base=huge), "base") is None
+    assert named(lambda: lm.LSTMCell(2, 3, forget_bias=huge), "forget_bias") is None
+    assert named(lambda: lm.Block(huge, huge - 1), "n_heads") is None
+    ids = torch.zeros(1, 2, dtype=torch.long)
+    assert named(lambda: SMALL.generate(ids, huge, 1.0), "n_new") is None
+    assert named(lambda: SMALL.generate(ids, 1, huge), "temperature") is None
 
 
 words = st.sampled_from(["pre", "post", "learned", "sinusoidal", "none", "gelu", "relu", "swiglu"])
@@ -272,6 +295,7 @@ def test_cut(queries, keys, layers, heads):
         try:
             if isinstance(where, slice):
                 return set(range(n)[where])
+            where = where.tolist() if isinstance(where, torch.Tensor) else where
             return {range(n)[i] for i in ([where] if whole(where, -99) else list(where))}
         except (TypeError, IndexError):
             pytest.fail(f"{where!r} is no place among {n}, and nobody said so")

@@ -1,4 +1,8 @@
-"""Every script where surroundings are hostile (tests/surroundings.py says which come together)."""
+"""Every script where surroundings are hostile: it ends well, and with the same numbers.
+
+tests/surroundings.py says which surroundings come together. All tests that look at those runs stand
+in this file, so that each run is made once also where several processes share the tests.
+"""
 
 import json
 import os
@@ -84,6 +88,24 @@ def test_interrupted(name, sent, code, words, request):
     run = run_of("alone", name, request)[sent]
     assert (run.code, run.report, run.left) == (code, None, [])
     assert run.err == (f"\n{name.split('/')[-1]}.py: {words}\n" if words else "")
+
+
+# ── the same numbers: what should not matter is changed all at once, and nothing moves ───────────
+@slow
+@every_script
+def test_the_same_numbers_in_other_surroundings(name, request):
+    here, there = run_of("plain", name, request), run_of("odd", name, request)
+    assert here.report["script"] == there.report["script"] == name
+    assert here.numbers, "there is something to compare"
+    assert here.numbers == there.numbers
+
+
+@slow
+@every_script
+def test_a_part_alone_measures_what_it_measures_after_the_others(name, request):
+    together = run_of("plain", name, request).numbers
+    parts = run_of("alone", name, request)["parts"]
+    assert [number for part in parts for number in part.numbers] == together
 
 
 # ── in the middle of a training with several processes ───────────────────────────────────────────
