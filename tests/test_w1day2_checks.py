@@ -62,7 +62,7 @@ def test_neither_torch_nor_matplotlib_is_imported():
 
 def test_importing_draws_nothing_and_running_twice_gives_the_same_numbers(shown):
     state = np.random.get_state()[1].copy()  # noqa: NPY002 - the global stream, untouched
-    again = run_parts(checks, parts=[1, 7])
+    again = run_parts(checks, parts=[1, 7, 9])
     assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
     assert all(shown.claims[id] == value for id, value in again.claims.items())
 
@@ -74,6 +74,16 @@ def test_ffn_is_two_linear_layers_with_a_relu_between():
     weights = [a.numpy() for a in (x, W_1, b_1, W_2, b_2)]
     for form in checks.ffn, checks.ffn_as_memory:
         np.testing.assert_allclose(form(*weights), expected, rtol=0, atol=1e-14)
+
+
+def test_random_ffn_is_drawn_for_an_output_near_1(monkeypatch):
+    monkeypatch.setattr(checks, "FFN_WIDTH", 256)
+    x, W_1, b_1, W_2, b_2 = checks.random_ffn(3)
+    for matrix, std in (x, 1), (W_1, 256**-0.5), (W_2, 1024**-0.5):
+        assert matrix.std() == pytest.approx(std, rel=0.02)
+    for bias in b_1, b_2:
+        assert bias.std() == pytest.approx(0.1, rel=0.2)
+    assert 0.5 < checks.rms(checks.ffn(x, W_1, b_1, W_2, b_2)) < 1.5
 
 
 def test_a_memory_slot_adds_its_value_only_when_its_key_matches():
@@ -162,6 +172,11 @@ def test_block_is_pre_ln_with_a_full_ffn():
     h = F.gelu(F.layer_norm(tensor(a), (d,)) @ tensor(W["W_1"]).T, approximate="tanh")
     expected = tensor(a) + 0.3 * h @ tensor(W["W_2"]).T
     np.testing.assert_allclose(checks.block(x, W, scale=0.3), expected, atol=1e-13)
+
+
+def test_layer_norm_is_torchs_whatever_the_other_axes():
+    x = rng.standard_normal((2, 3, 5)) + 3
+    np.testing.assert_allclose(checks.layer_norm(x), F.layer_norm(tensor(x), (5,)), atol=1e-14)
 
 
 def test_layers_start_with_unit_gain():
@@ -354,6 +369,12 @@ def test_architectures_count_their_links(shown):
     assert links == ["64", f"64 + {causal} + 64", str(causal)]
 
 
+def test_berts_tables_have_a_row_for_each_word_place_and_segment():
+    shapes = checks.bert_shapes(V=30, P=7, d=4, L=1)
+    tables = [shapes[f"{item} embedding"] for item in ("token", "position")]
+    assert [*tables, shapes["segments"]] == [[(30, 4)], [(7, 4)], [(2, 4)]]
+
+
 @pytest.mark.slow
 def test_published_models_by_hugging_face():
     import transformers as hf
@@ -486,7 +507,7 @@ def test_shares_in_closed_form(shown):
         assert all_pairs == pytest.approx(100 * T / (6 * 768 + T))
     rows = table(shown, "convention")
     assert [row[0] for row in rows if "50.0" in row] == [6 * 768, 12 * 768]
-    (note,) = [note for note in shown.notes if "crossover 4608" in note]
+    (note,) = [note for note in shown.notes if "crossover 4608 belongs" in note]
     assert "10.0% / 30.8% counted as 2LTd" in note
     assert "18.2% / 47.1%" in note
 
@@ -643,7 +664,8 @@ def test_a_senseless_constant_is_refused_by_name(monkeypatch, part, name, value)
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
-        (2, "MULTIPLE", 1), (4, "DEPTHS", [1, 2, 3]), (5, "WIDTH", 8), (5, "BASE", 100.0),
+        (1, "HEADS", 1), (2, "MULTIPLE", 1), (4, "DEPTHS", [1, 2, 3]), (5, "WIDTH", 8),
+        (5, "BASE", 100.0), (5, "BASE", 0.5),
         (6, "D_DOT", 16), (7, "STARTS", [0, 5]), (9, "LENGTHS", [7]), (11, "CORPUS", [("ab", 1)]),
         (11, "NEW_WORDS", []), (12, "WORD", "s"),
     ],
