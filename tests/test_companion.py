@@ -231,6 +231,24 @@ def test_every_entry_says_what_it_is_in_both_languages():
         assert c.script or c.check == "fact", f"{c.id}: no script measures it"
 
 
+OVER_SEEDS = re.compile(
+    r"python (\S+)\.py (?:--part \d )?(?:--seeds |--set SEEDS=|--set SEED=0(?:, … |、…、))(\d+)"
+)
+
+
+@pytest.mark.parametrize(
+    "id", [c.id for c in load_claims().values() if c.random and c.check == "range"]
+)
+def test_a_range_names_the_command_that_gave_it_and_the_lectures_place_in_it(id):
+    c = load_claims()[id]
+    commands = OVER_SEEDS.findall(c.why_en)
+    assert commands == OVER_SEEDS.findall(c.why_zh) != []
+    for script, seeds in commands:
+        assert script == c.script
+        assert int(seeds) >= (10 if script.startswith("06") else 19)  # SEED=0, … 19 are twenty
+    assert not c.lecture or re.search(r"lecture.*(inside|outside|edge)", c.why_en)
+
+
 # ── a whole script ───────────────────────────────────────────────────────────────────────────────
 def test_output_of_a_script():
     done = run("--no-figures", "--lang", "en")
