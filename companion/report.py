@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import statistics
+import tomllib
 from companion.ledger import ROOT, judge, load_claims, written
 from datetime import datetime
 from functools import cache
@@ -71,6 +72,8 @@ def lectures(rows, records):
 
     def section(lecture, name):
         empty = {"anchor": anchor(lecture, name), "name": heading(name), "claims": [], "parts": []}
+        en, zh = titles()[lecture].get(name, (None, None))
+        empty["title"] = {"en": en, "zh": zh} if en else None
         return found[lecture].setdefault(name, empty)
 
     for row in rows:
@@ -81,12 +84,19 @@ def lectures(rows, records):
             section(lecture, part["section"])["parts"].append(part)
     for sections in found.values():
         for one in sections.values():
-            one["title"] = one["parts"][0]["title"] if one["parts"] else None
+            one["title"] = one["parts"][0]["title"] if one["parts"] else one["title"]
     return [
         (lecture, LECTURES[lecture], [sections[name] for name in sorted(sections, key=in_order)])
         for lecture, sections in found.items()
         if sections
     ]
+
+
+@cache
+def titles():
+    """lecture → section → its title in English and Chinese, where it has no part of its own."""
+    with open(ROOT / "companion" / "sections.toml", "rb") as file:
+        return tomllib.load(file)
 
 
 def parts(record):

@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from companion import ROOT, Recorder, load_claims
+from companion import ROOT, Recorder, load_claims, scripts
 from companion.cli import can_write, on_page
-from companion.report import anchor, cell, in_order, numeric, page, spread, strip
+from companion.report import anchor, cell, in_order, numeric, page, spread, strip, titles
 from companion.show import Show, for_page
 from html.parser import HTMLParser
 
@@ -90,6 +90,26 @@ def test_every_section_has_its_anchor_and_links_lead_somewhere(everything):
     assert {"s5.4", "s-ex3", "s-header", "wA.1"} <= set(parsed.ids)
     links = [one[1:] for one in parsed.addresses if one.startswith("#")]
     assert set(links) <= set(parsed.ids) and "s5.4" in links
+
+
+def test_every_section_with_a_number_has_one_title():
+    """From the first part that stands in it, or from sections.toml."""
+    from_parts = {
+        ("W1D2" if "w1d" in path.name else "L2", section)
+        for path in scripts()
+        for section in re.findall(
+            r'def part\d+_\w+\(show\):\n    """§([\w.]+)(?! 之外)', path.read_text("utf-8")
+        )
+    }
+    listed = {(lecture, name) for lecture, names in titles().items() for name in names}
+    ours = [claim for claim in load_claims().values() if claim.script]
+    measured = {(claim.id.partition("-")[0], claim.section) for claim in ours}
+    assert measured <= from_parts | listed
+    assert not listed & from_parts, "the part's title is shown"
+    assert listed <= measured
+    assert all(
+        en and en.isprintable() and zh for name in titles().values() for en, zh in name.values()
+    )
 
 
 def needs_nothing_else(text):
