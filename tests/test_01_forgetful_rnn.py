@@ -66,6 +66,16 @@ def test_noise_is_normal_repeats_and_is_new_at_every_step_and_run():
     assert abs((x[1:] * x[:-1]).mean() / rnn.NOISE**2) < 0.02
 
 
+def test_noise_is_the_seeds_and_leaves_torchs_own_stream_alone(monkeypatch):
+    monkeypatch.setattr(rnn, "SEED", 7)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    x = rnn.noise(5, 2)
+    assert torch.equal(torch.get_rng_state(), state)
+    draws = torch.Generator().manual_seed(7)
+    assert torch.equal(x, rnn.NOISE * torch.randn(5, 2, generator=draws, dtype=torch.float64))
+
+
 def test_latch_settles_where_its_equation_says():
     low, high = rnn.latch_fixed_point(0.0).item(), rnn.latch_fixed_point(1.0).item()
     for h in (low, high):
@@ -120,21 +130,30 @@ def test_cell_gradient_is_the_forget_gate_to_the_power_of_the_distance(distance)
 
 
 # ── the whole script ─────────────────────────────────────────────────────────────────────────────
-def test_tables_are_whole(monkeypatch):
-    monkeypatch.setattr(rnn, "RUNS", 64)
-    show = run_parts(rnn)
-    _, rows = show.tables["The slide's trajectory"]
+@pytest.fixture(scope="module")
+def shown():
+    """All parts as published."""
+    return run_parts(rnn)
+
+
+def test_every_number_agrees(shown):
+    assert set(shown.verdicts.values()) == {"ok"}
+
+
+def test_tables_are_whole(shown):
+    _, rows = shown.tables["The slide's trajectory"]
     assert [row[0] for row in rows] == [*range(1, 15), 100]
     assert [row[-1] for row in rows] == ["-1"] * 3 + ["+1"] * 9 + ["-1"] * 3
-    _, rows = show.tables["The latch's gradient"]
+    _, rows = shown.tables["The latch's gradient"]
     assert rows[-1] == [100, "2.205e-115", "2.228e-115"]
-    _, rows = show.tables["The gradient back to what was written"]
+    _, rows = shown.tables["The gradient back to what was written"]
     assert [row[0] for row in rows] == [1, 10, 100, 1000]
     assert rows[-1][1] == rows[-1][2] == "0.999997939"
-    assert show.figures == ["01_trajectory", "01_dilemma"]
-    assert "0% of 64 written latches and 0% of the unwritten" in show.notes[0]
+    assert shown.figures == ["01_trajectory", "01_dilemma"]
+    assert "0% of 4096 written latches and 0% of the unwritten" in shown.notes[0]
 
 
+@pytest.mark.slow
 def test_a_soft_latch_is_flipped_by_the_noise(monkeypatch):
     monkeypatch.setattr(rnn, "GAIN", 5.0)
     note = run_parts(rnn, [3]).notes[0]
@@ -203,13 +222,12 @@ def test_figures_draw_what_they_say(monkeypatch):
     assert torch.equal(spread["LSTM cell"], c.flatten(1).std(dim=1))
 
 
-def test_table_cells():
-    show = run_parts(rnn, [1, 2, 4])
-    assert show.tables["The slide's trajectory"][1][4] == [5, "0.25", "0.5", "0.25", "+1"]
-    [rows] = [rows for title, (_, rows) in show.tables.items() if title.startswith("Standard dev")]
+def test_table_cells(shown):
+    assert shown.tables["The slide's trajectory"][1][4] == [5, "0.25", "0.5", "0.25", "+1"]
+    [rows] = [rows for title, (_, rows) in shown.tables.items() if title.startswith("Standard dev")]
     assert [row[1] for row in rows] == [rnn.integrator_std(row[0]) for row in rows]
     assert [row[3] for row in rows] == [rnn.contraction_std(row[0]) for row in rows]
-    _, rows = show.tables["The gradient back to what was written"]
+    _, rows = shown.tables["The gradient back to what was written"]
     assert [row[3] for row in rows] == [f"{rnn.latch_gradient(row[0]):.2e}" for row in rows]
 
 

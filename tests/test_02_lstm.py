@@ -33,6 +33,7 @@ def test_copy_of_gives_nn_lstms_outputs_and_a_changed_weight_shows(lstm):
     for ours, reference in pairs.values():
         assert lstm.relative(ours, reference) < 1e-14
         assert reference.abs().max() > 1e-3
+        assert not ours.requires_grad and not reference.requires_grad
     wrong = lstm.copy_of(*theirs.parameters())
     wrong.cell.weight_hh.data[0, 0] += 0.1
     for ours, reference in lstm.compare(wrong, theirs, seed=3).values():
@@ -73,10 +74,11 @@ def test_absolute_and_relative_differences(lstm):
     ours, theirs = torch.tensor([1.0, -4.0, 2.0]), torch.tensor([1.5, -5.0, 2.0])
     assert lstm.absolute(ours, theirs) == lstm.absolute(theirs, ours) == 1.0
     assert lstm.relative(ours, theirs) == pytest.approx(1 / 5)
+    assert {type(measure(ours, theirs)) for measure in (lstm.absolute, lstm.relative)} == {float}
 
 
 def test_only_ifgo_reads_nn_lstm(lstm):
-    off = lstm.difference_by_order(lstm.seeded(1, nn.LSTM, 3, 4, batch_first=True))
+    off = lstm.difference_by_order(lstm.seeded(1, nn.LSTM, 3, 6, batch_first=True))
     assert len(off) == 24
     assert off.pop("ifgo") < 1e-15
     assert min(off.values()) > 1e-3
@@ -118,7 +120,7 @@ def test_claims_of_part_1_are_the_worst_of_the_seeds(lstm, monkeypatch):
 
 
 def test_table_of_residues_shows_the_worst_seed(lstm):
-    one = {"h": (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]))}
+    one = {"h": (torch.tensor([1.0, -2.0]), torch.tensor([1.0, -2.5]))}
     two = {"h": (torch.tensor([1.0, 2.0]), torch.tensor([1.25, 2.0]))}
     _, [row] = lstm.residues([one, two])
     assert row == ["h", "2", "2.5", "5.0e-01", "2.0e-01"]
@@ -251,6 +253,20 @@ def test_forget_gates_are_the_slopes_along_the_cell(lstm):
         jacobian = torch.autograd.functional.jacobian(next_c, c[0])
         assert torch.allclose(jacobian, torch.diag(found[t]), rtol=1e-12, atol=1e-15)
         h, c = (state.detach() for state in cell(x[t : t + 1], (h, c)))
+
+
+def test_forget_gates_read_both_biases(lstm):
+    """c_t = f_t c_{t-1} + …, so one more in c_{t-1} is f_t more in c_t; nn.LSTMCell fills both."""
+    cell, x = lstm.seeded(1, nn.LSTMCell, 3, 5).requires_grad_(False), lstm.normal(2, 4, 3)
+    h = c = torch.zeros(1, 5, dtype=F64)
+    outputs, expected = [], []
+    for x_t in x.split(1):
+        _, more = cell(x_t, (h, c + 1))
+        h, c = cell(x_t, (h, c))
+        outputs.append(h)
+        expected.append(more - c)
+    found = lstm.forget_gates(cell, x, torch.cat(outputs))
+    assert torch.allclose(found, torch.cat(expected), rtol=0, atol=1e-14)
 
 
 def fake(lstm, monkeypatch, factors, first=1.0, gates=0.5):
@@ -405,6 +421,7 @@ def test_sigmoid_and_median(lstm):
     assert lstm.sigmoid(3) == pytest.approx(1 / (1 + math.exp(-3)), abs=1e-15)
     assert lstm.sigmoid(-2000) == 0.0
     assert lstm.median(torch.tensor([4.0, 1.0, 2.0, 10.0])) == 3.0
+    assert type(lstm.sigmoid(3)) is type(lstm.median(torch.ones(3))) is float
 
 
 # ── part 4: deep, both ways ──────────────────────────────────────────────────────────────────────
@@ -417,6 +434,12 @@ def test_what_changes_when_one_step_changes(lstm, layers, both_ways):
     assert (change[:, 3:] > 1e-6).all()  # step 4 and what comes after it
     assert (change[:, :3] > 1e-6).all() if both_ways else (change[:, :3] == 0).all()
     assert not torch.equal(change[0], change[1])
+
+
+def test_the_residue_of_stacked_is_the_worst_of_the_seeds(lstm, monkeypatch):
+    off = iter([0.25, 0.5, 0.125])
+    monkeypatch.setattr(lstm, "stacked", lambda network, x: network(x)[0] + next(off))
+    assert lstm.change_of_outputs(1, False, [0, 1, 2])[1] == pytest.approx(0.5)
 
 
 def test_stacked_by_hand_is_nn_lstm_and_not_less(lstm):
@@ -468,6 +491,14 @@ def test_gru_gradients_are_nn_grus(lstm):
         assert lstm.relative(ours, reference) < 1e-14
 
 
+def test_gru_has_weights_of_its_own(lstm):
+    theirs = lstm.seeded(2, nn.GRU, 3, 4)
+    before = [weight.clone() for weight in theirs.parameters()]
+    for mine in lstm.GRU(*theirs.parameters()).parameters():
+        mine.data.zero_()
+    assert all(map(torch.equal, theirs.parameters(), before))
+
+
 @pytest.mark.parametrize("power", [1, 2])
 def test_timing_claims_are_the_growth_with_length_and_the_ratio(lstm, monkeypatch, power):
     monkeypatch.setattr(lstm, "LENGTHS", [10, 80, 20])
@@ -495,17 +526,19 @@ def test_timing_claims_are_the_growth_with_length_and_the_ratio(lstm, monkeypatc
     assert rows[1][-1] == f"{6 * 10 ** (power - 1.5):.1f}"
 
 
-def test_a_training_step_is_timed_on_one_thread_forward_and_backward(lstm, monkeypatch):
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_training_step_is_timed_on_one_thread_forward_and_backward(lstm, monkeypatch, kind):
     seen = []
 
-    class Watched(nn.LSTM):
+    class Watched(getattr(nn, kind)):
         def forward(self, x):
+            assert self.batch_first
             h, state = super().forward(x)
             seen.append((torch.get_num_threads(), tuple(x.shape), x.dtype))
             h.register_hook(lambda gradient: seen.append("backward"))
             return h, state
 
-    monkeypatch.setattr(lstm.nn, "LSTM", Watched)
+    monkeypatch.setattr(lstm.nn, kind, Watched)
     monkeypatch.setattr(lstm, "REPEATS", 2)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -519,12 +552,21 @@ def test_a_training_step_is_timed_on_one_thread_forward_and_backward(lstm, monke
     assert all(0 < s < 1 for s in seconds)
 
 
+def test_of_the_timed_steps_the_fastest_counts(lstm, monkeypatch):
+    seconds = [5, 7, 9, 4, 8, 3]  # LSTM, nn.LSTM, nn.GRU, and once more
+    clock = iter([now for start, s in zip(range(0, 60, 10), seconds) for now in (start, start + s)])
+    monkeypatch.setattr(lstm.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(lstm, "REPEATS", 2)
+    assert lstm.training_step(1, 2) == [4, 7, 3]
+
+
 # ── constants, and nothing left behind ───────────────────────────────────────────────────────────
 WRONG = [
     (1, "E", 0), (1, "H", 2.5), (1, "SEEDS", 0), (2, "V", -3), (2, "EXERCISE", [100]),
     (2, "EXERCISE", [100, 0]), (2, "EXERCISE", 7), (3, "FORGET_BIASES", []),
     (3, "FORGET_BIASES", ["x"]), (3, "FORGET_BIASES", [math.nan]), (3, "FORGET_BIASES", 3),
-    (3, "DISTANCES", []), (3, "DISTANCES", [1, 2]), (3, "DISTANCES", [-1, 9]), (3, "NEAR", 6),
+    (3, "DISTANCES", []), (3, "DISTANCES", [1, 5]), (3, "DISTANCES", [-1, 9]), (3, "NEAR", 6),
+    (3, "E", 0), (3, "H", 0), (3, "SEEDS", 0), (3, "NEAR", 0), (3, "FAR", 2.5),
     (3, "DISTANCES", [0.5, 9]), (3, "FAR", 0), (3, "FAR", 10), (3, "BEFORE", -1), (4, "STEPS", 0),
     (4, "CHANGED", 1), (4, "CHANGED", 9), (5, "LENGTHS", []), (5, "LENGTHS", [8, 8]),
     (5, "LENGTHS", [0, 8]), (5, "BATCHES", []), (5, "BATCHES", [0]), (5, "REPEATS", 0),
@@ -536,7 +578,7 @@ def test_a_senseless_constant_is_named(lstm, monkeypatch, part, constant, value)
     monkeypatch.setattr(lstm, constant, value)
     with pytest.raises(ValueError, match=constant) as error:
         run_parts(lstm, [part])
-    shown = max(value) if constant == "DISTANCES" and value == [1, 2] else value
+    shown = max(value) if constant == "DISTANCES" and value == [1, 5] else value
     assert str(shown) in str(error.value)
     assert "\n" not in str(error.value)
 
