@@ -1,5 +1,6 @@
 """03_attention.py against torch's own attention, brute force, closed forms, and other routes."""
 
+import json
 import math
 import re
 from companion import Recorder
@@ -101,11 +102,12 @@ def test_random_matrices_are_one_stream_in_the_order_q_k_v(att):
                        torch.randn(3, 4, 4, dtype=F64))  # fmt: skip
 
 
-def test_swap_against_the_sums_written_out(att):
+@pytest.mark.parametrize("seed", [3, 5])
+def test_swap_against_the_sums_written_out(att, seed):
     """Weights, and outputs with and without the swap, by loops over the four positions."""
     X = att.slide_inputs()
     assert X.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 1]]
-    W_q, W_k, W_v = att.random_matrices(4, torch.Generator().manual_seed(3))
+    W_q, W_k, W_v = att.random_matrices(4, torch.Generator().manual_seed(seed))
 
     def outputs(order):
         rows, weights = [], []
@@ -117,7 +119,7 @@ def test_swap_against_the_sums_written_out(att):
         return rows, weights[3]
 
     (old, old_weights), (new, new_weights) = outputs([0, 1, 2, 3]), outputs([0, 2, 1, 3])
-    before, after, at_position, of_token = att.swap(X, att.causal_mask(4), 3)
+    before, after, at_position, of_token = att.swap(X, att.causal_mask(4), seed)
     assert before.tolist() == pytest.approx(old_weights) and after.tolist() == pytest.approx(
         new_weights
     )
@@ -168,6 +170,18 @@ def test_race_compares_both_forms_on_one_draw(att, monkeypatch):
     real = att.attention
     monkeypatch.setattr(att, "attention", lambda *given: real(*given) + torch.eye(9, 32) * 2)
     assert att.race(9, seed=1)[0] == pytest.approx(2)  # the largest difference, not the mean
+
+
+def test_race_draws_words_of_length_1_then_the_matrices(att, monkeypatch):
+    raced = []
+    monkeypatch.setattr(att, "attention", lambda *given: raced.append(given) or torch.zeros(9, 32))
+    att.race(9, seed=1)
+    X, *matrices, M = raced[0]
+    stream = torch.Generator().manual_seed(1)
+    for array, shape, scale in (X, (9, 32), 32**-0.5), *((W, (32, 32), 1) for W in matrices):
+        expected = scale * torch.randn(shape, generator=stream, dtype=F64)
+        torch.testing.assert_close(array, expected)
+    assert torch.equal(M, att.causal_mask(9)) and len(matrices) == 3
 
 
 def test_timed_keeps_the_fastest_run(att, monkeypatch):
@@ -252,6 +266,12 @@ def test_influence_is_the_largest_component(att):
     torch.testing.assert_close(changes, 3 * torch.eye(2, dtype=F64))
 
 
+def test_influence_nudges_upwards(att):
+    """(x + 1/2)² - x² = x + 1/4."""
+    ones = torch.ones(2, 3, dtype=F64)
+    torch.testing.assert_close(att.influence(torch.square, ones), 1.25 * torch.eye(2, dtype=F64))
+
+
 def test_zeroed_weights_are_the_masked_ones_times_what_is_left(att):
     X, (W_q, W_k, _) = drawn(5, 3), att.random_matrices(3, torch.Generator().manual_seed(1))
     M = att.causal_mask(5)
@@ -297,7 +317,7 @@ def test_concentration_of_known_distributions(att):
     both = torch.stack([quarters, torch.zeros(2, dtype=F64)])
     means = (0.75 + 0.5) / 2, (entropy + math.log(2)) / 2
     assert att.concentration(both) == pytest.approx(means)
-    assert att.uniform_entropy(32) == pytest.approx(math.log(32))
+    assert att.uniform_entropy(32) == pytest.approx(math.log(32), rel=1e-14)
 
 
 @pytest.mark.parametrize("d_k", [1, 16, 64])
@@ -316,6 +336,30 @@ def test_saturation_by_another_route(att, monkeypatch, d_k):
         entropy = -(p * np.log(p + 1e-300)).sum(axis=1).mean()
         expected += [p.max(axis=1).mean(), entropy]
     assert four == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize(("d_k", "sequences"), [(1, 3), (64, 3), (65, 2)])
+def test_saturation_draws_queries_then_keys_and_fewer_long_ones(att, monkeypatch, d_k, sequences):
+    monkeypatch.setattr(att, "QUERIES", 96)
+    monkeypatch.setattr(att, "LONG_QUERIES", 64)
+    seen = []
+    monkeypatch.setattr(att, "concentration", lambda S: seen.append(S) or (0, 0))
+    att.saturation(d_k, seed=4)
+    draws = torch.Generator().manual_seed(4)
+    Q, K = (torch.randn(sequences, 32, d_k, generator=draws) for _ in range(2))
+    S = torch.einsum("nqd,nkd->nqk", Q, K)
+    torch.testing.assert_close(seen, [S, S * d_k**-0.5])
+
+
+def test_softmax_view_takes_the_first_numbers_of_one_draw(small):
+    view = small.softmax_view()
+    assert json.loads(json.dumps(view)) == {**view, "means": [list(m) for m in view["means"]]}
+    assert view["d_k"] == [1, 2, 4, 8, 16]  # powers of two up to the largest of D_K
+    assert view["means"] == [small.saturation(d_k, 0)[1:] for d_k in view["d_k"]]
+    draws = torch.Generator().manual_seed(0)
+    q, k = torch.randn(16, generator=draws), torch.randn(32, 16, generator=draws)
+    for d_k, scores in zip(view["d_k"], view["scores"]):
+        assert scores == pytest.approx([sum(q[:d_k] * key[:d_k]).item() for key in k], abs=1e-5)
 
 
 def test_saturation_table_spreads_over_seeds(small):
@@ -348,6 +392,10 @@ def test_saturates_wants_growth_up_to_one_hot(att):
     assert att.saturates(run([0.1, 0.5, 0.95], [3, 3.1, 0.1])) is False
     assert att.saturates(run([0.1, 0.5, 0.85], [3, 1, 0.1])) is False
     assert att.saturates(run([0.1, 0.5, 0.95], [3, 1, 0.3])) is False
+    assert att.saturates(run([0.5, 0.5, 0.95], [3, 1, 0.1])) is False  # standing still is no growth
+    assert att.saturates(run([0.1, 0.5, 0.95], [1, 1, 0.1])) is False
+    assert att.saturates(run([0.1, 0.5, 0.9], [3, 1, 0.1])) is False  # past them, not up to them
+    assert att.saturates(run([0.1, 0.5, 0.95], [3, 1, 0.2])) is False
 
 
 @pytest.mark.parametrize("lead", [0, 1, 5, 32])
@@ -510,12 +558,13 @@ def test_layer_and_words_are_torchs_start_and_leave_the_generator_alone(att):
     assert not torch.equal(words, att.layer_and_words(2, 5, seed=5)[1])
 
 
-def test_swap_changes_by_the_loop(att):
+@pytest.mark.parametrize("seed", [1, 2])
+def test_swap_changes_by_the_loop(att, seed):
     """The layer's biases enter attention_loop as one more input that is always 1."""
     PE = table_of_sinusoids()
-    without, added = att.swap_changes(PE, seed=1)
+    without, added = att.swap_changes(PE, seed)
     assert without < 1e-15 and added > 1e-3
-    layer, words = att.layer_and_words(1, 4, seed=1)
+    layer, words = att.layer_and_words(1, 4, seed)
     W = [torch.cat([m.weight.T, m.bias[None]]) for m in (layer.W_q, layer.W_k, layer.W_v)]
 
     def fourth(order):
@@ -669,6 +718,15 @@ def test_a_senseless_constant_is_refused_by_name(small, monkeypatch, part, name,
     with pytest.raises(ValueError, match=f"^{name} must be ") as refusal:
         run_parts(small, parts=[part], seeds=1)
     assert str(value) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_random_numbers_do_not_come_from_torchs_own_stream(small, monkeypatch):
+    monkeypatch.setattr(small, "QUERIES", 32)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    for part in (1, 2, 3, 4):  # 5 and 6 start layers, whose weights they then set
+        run_parts(small, parts=[part], seeds=1, page=True)  # page: the view too
+        assert torch.equal(torch.get_rng_state(), state)
 
 
 EDITED = [
