@@ -70,6 +70,52 @@ def test_layer_norm_changes_as_epsilon_says(block):
     assert changes[HALF][0] == 0
 
 
+def test_layer_norm_residue_is_the_largest_difference(block, monkeypatch):
+    draws = torch.Generator().manual_seed(4)
+    drawn = [torch.randn(n, 64, generator=draws, dtype=F64) for n in (8, 1, 1)]
+    off = torch.zeros(8, 64, dtype=F64)
+    off[2, 3], off[5, 6] = 2, -3
+
+    def another(x, gamma, beta):
+        assert all(map(torch.equal, (x, gamma, beta), drawn))
+        return F.layer_norm(x, (64,), gamma[0], beta[0], 0.5) + off
+
+    monkeypatch.setattr(block, "EPSILON", 0.5)
+    monkeypatch.setattr(block, "layer_norm", another)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    assert block.layer_norm_residue(4) == pytest.approx(3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_is_done_to_the_tokens(block, monkeypatch):
+    seen = []
+    monkeypatch.setattr(block, "layer_norm", lambda x: seen.append(x) or x)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    block.norm_changes(4)
+    assert torch.equal(torch.get_rng_state(), state)
+    x = 3 * torch.randn(8, 64, generator=torch.Generator().manual_seed(4), dtype=F64)
+    each = torch.tensor([[0.5 + 99.5 * n / 7] for n in range(8)], dtype=F64)
+    for changed, expected in zip(seen[::2], (100 * x, x + 7, each * x, x[:4]), strict=True):
+        torch.testing.assert_close(changed, expected, rtol=1e-14, atol=0)
+    assert all(torch.equal(unchanged, x) for unchanged in seen[1::2])
+
+
+def test_batch_norms_epsilon_is_layer_norms(block, monkeypatch):
+    monkeypatch.setattr(block, "EPSILON", 0.5)
+    x = 3 * torch.randn(8, 64, generator=torch.Generator().manual_seed(4), dtype=F64)
+    once, more = (F.batch_norm(k * x, None, None, training=True, eps=0.5) for k in (1, 100))
+    change = (more - once).abs().max().item()
+    assert block.norm_changes(4)["× 100"][1] == pytest.approx(change)
+
+
+def test_spread_is_the_median_and_the_extremes(block):
+    assert block.spread([3, 1, 20, 2.5, 2]) == "2.5 (1 … 20)"
+    assert block.spread([0.25, 0.25]) == "0.25"
+    assert block.spread([1, 2], ".1f") == "1.5 (1.0 … 2.0)"
+
+
 def test_batch_norm_depends_on_the_other_tokens(block):
     rng = torch.Generator().manual_seed(3)
     x = (block.INPUT_STD * torch.randn(8, 64, generator=rng, dtype=F64)).numpy()
@@ -136,8 +182,9 @@ def test_networks_side_by_side_are_networks_one_by_one(block, kind):
         torch.testing.assert_close(found[s], norms, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["plain", "residual"])
-def test_training_is_adam_on_minibatches(block, kind):
+@pytest.mark.parametrize("kind, rate", [("plain", 1e-3), ("residual", 1e-2)])
+def test_training_is_adam_on_minibatches(block, monkeypatch, kind, rate):
+    monkeypatch.setattr(block, "RATE", rate)
     seeds, steps = range(2), 3
     found = block.train((3, kind, seeds, steps))
     draws = block.generators(seeds)
@@ -145,7 +192,7 @@ def test_training_is_adam_on_minibatches(block, kind):
     networks = block.Networks(3, kind, draws)
     for s in seeds:
         forward, modules = by_torch(block, networks, s)
-        adam = torch.optim.Adam(modules.parameters(), lr=block.RATE, fused=False)
+        adam = torch.optim.Adam(modules.parameters(), lr=rate, fused=False)
         order = torch.Generator().manual_seed(block.SEED)
         for _ in range(steps):
             some = torch.randint(len(X[s]), (block.BATCH,), generator=order)
@@ -162,6 +209,13 @@ def test_a_seed_gives_the_same_network_in_any_company(block):
     )
     assert alone[0] == together[1]
     assert len(set(together)) == 3
+
+
+def test_training_leaves_torchs_stream_alone(block):
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    block.train((1, "plain", [0], 1))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_linear_starts_as_nn_linear_does(block):
@@ -218,7 +272,10 @@ def test_norm_gradients_on_blocks_of_known_slope(block, norm, monkeypatch):
             return 2 * x + self.ffn.W_2(torch.ones_like(x))
 
     monkeypatch.setattr(block, "Block", Twice)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
     ratio, at_W_2 = block.norm_gradients(norm, 3, 0)
+    assert torch.equal(torch.get_rng_state(), state)
     assert ratio == pytest.approx(8, rel=1e-4)
     draws = torch.Generator().manual_seed(0)
     x, u = (torch.randn(32, 32, generator=draws) for _ in range(2))  # (BT, d)
@@ -370,6 +427,29 @@ def test_the_small_gpt_starts_as_gpt_2_does(block):
     assert not torch.equal(gpt.token_embedding.weight, block.small_gpt(1).token_embedding.weight)
 
 
+def test_the_small_post_norm_gpt_has_no_final_norm(block):
+    pre, post = (
+        sum(p.numel() for p in block.small_gpt(0, n).parameters()) for n in ("pre", "post")
+    )
+    assert pre - post == 2 * block.D_MODEL
+
+
+def test_a_sequence_is_its_seeds_and_leaves_torchs_stream_alone(block):
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    ids = block.sequence(3)
+    assert torch.equal(torch.get_rng_state(), state)
+    draws = torch.Generator().manual_seed(3)
+    assert torch.equal(ids, torch.randint(47, (1, 12), generator=draws))
+
+
+def test_the_seventh_token_becomes_the_next_one(block):
+    """Logits that are minus the token's id: the change is how far the id has moved."""
+    ids = torch.tensor([[9, 3, 7, 30, 21, 14, 46, 33, 5, 40, 11, 2]])  # 46, the last, becomes 0
+    change = block.effect_of_change(lambda ids: -ids[..., None] * torch.tensor([1.0, 0.5]), ids)
+    assert change.tolist() == [46 * (t == 7) for t in range(1, 13)]
+
+
 def test_part_4_covers_both_norms_and_all_seeds(block):
     show = run_parts(block, [4], seeds=3)
     assert len(show.seeds_of["L2-096"]) == 2 * 3
@@ -415,6 +495,12 @@ def test_flops_are_two_per_multiplication(block, d, heads, T):
 @pytest.mark.parametrize("d", [1, 3])
 def test_attention_takes_over_after_6d(block, d):
     assert block.first_T_where_attention_leads(d) == 6 * d + 1
+
+
+@pytest.mark.parametrize("linear, first", [(0, 1), (9, 4), (10, 4), (14, 5)])
+def test_every_length_is_tried(block, monkeypatch, linear, first):
+    monkeypatch.setattr(block, "count_flops", lambda d, heads, T: (linear, 3 * T))
+    assert block.first_T_where_attention_leads(1) == first
 
 
 def test_part_5_numbers(block, monkeypatch):
@@ -562,6 +648,7 @@ def test_lines_follow_the_code(block, tmp_path):
         (3, "N_HEADS", 0),
         (3, "N_HEADS", 3),
         (3, "D_MODEL", -1),
+        (3, "MAX_LEN", 0),
         (4, "N_LAYERS", 0),
         (4, "VOCAB", 1),
         (4, "TOKENS", 33),
