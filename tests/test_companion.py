@@ -273,7 +273,12 @@ def test_chinese_output():
     assert "done" in run("--no-figures", env={"LC_ALL": "C"}).stdout.decode()
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "gbk", "cp1252", "latin-1"])
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "encoding", ["ascii", "gbk", *(pytest.param(e, marks=slow) for e in ("cp1252", "latin-1"))]
+)
 def test_any_encoding_takes_the_output(encoding):
     for lang in "en", "zh":
         done = run("--no-figures", "--lang", lang, env={"PYTHONIOENCODING": encoding})
@@ -307,6 +312,7 @@ def test_nothing_is_wrapped_in_a_pipe_whatever_the_width():
     assert re.sub(rb"[\d.]+ s\n", b"", narrow) == re.sub(rb"[\d.]+ s\n", b"", wide)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_talk_and_not_the_work(tmp_path):
     report = tmp_path / "out.json"
     command = [sys.executable, str(EXAMPLE), "--json", str(report), "--figures", str(tmp_path)]
@@ -357,6 +363,7 @@ def test_a_full_disk(tmp_path):
     assert stat.S_ISCHR(os.stat(full).st_mode)
 
 
+@pytest.mark.slow
 def test_figures_that_cannot_be_saved_are_a_note(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     done = run("--figures", tmp_path / "file")
@@ -408,7 +415,9 @@ def test_an_edited_constant_is_said_and_nonsense_in_it_is_one_line(tmp_path):
     assert re.fullmatch(words, done.stderr.decode())
 
 
-@pytest.mark.parametrize("sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "sent, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=slow)]
+)
 def test_interrupted(tmp_path, sent, code):
     report = tmp_path / "out.json"
     command = [sys.executable, "-u", str(EXAMPLE), "--json", str(report), "--part", "3"]

@@ -623,6 +623,7 @@ def test_one_plus_inf_is_refused_and_the_first_blind_row_named():
         ours(x)
 
 
+@pytest.mark.slow
 def test_compiles_whole():
     gpt, ids = lm.GPT(9, 8, 1, 2), torch.randint(9, (B, T))
     gpt.blocks[0].attn.extra_mask = torch.zeros(T, T)

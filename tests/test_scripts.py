@@ -11,7 +11,6 @@ import pytest
 from conftest import load_script, run_parts
 
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in scripts()]
-QUICK_ONES = {"01_forgetful_rnn"}  # the others take longer: their own tests check their maths
 
 
 def rows_of(name):
@@ -33,9 +32,8 @@ def test_a_script_names_its_own_rows_and_no_others(name):
     assert named == rows_of(name)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK_ONES else pytest.mark.slow) for n in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_every_number_agrees(name, tmp_path):
     """The script as a reader runs it, figures included: each row once, ok, erratum or timing."""
     report = tmp_path / "report.json"
@@ -70,6 +68,7 @@ def test_anatomy(name):
     assert len(re.findall(r"^# %% ", source, re.M)) >= len(module.PARTS)
 
 
+@pytest.mark.slow
 def test_a_part_alone_measures_what_it_measures_among_all(monkeypatch):
     module = load_script("01_forgetful_rnn")
     monkeypatch.setattr(module, "LONG", 50)

@@ -3,6 +3,7 @@
 import ast
 import re
 from companion import ROOT
+from functools import cache
 
 import pytest
 
@@ -14,11 +15,11 @@ SOURCES = [
 RUN = [path for path in SOURCES if path.parent.name != "tests"]  # what a reader runs
 
 
+@cache
 def calls(path):
     """Every call in the file as (dotted name, node), e.g. ("torch.load", …)."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
 
 
 def test_every_requirement_is_pinned_exactly():

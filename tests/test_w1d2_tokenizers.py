@@ -312,7 +312,7 @@ def test_highest(tok):
     assert tok.highest(values) == ["c", "a", "b", "d"]
 
 
-@pytest.mark.parametrize("size", [150, 300])
+@pytest.mark.parametrize("size", [150, pytest.param(300, marks=pytest.mark.slow)])
 def test_unigram_training(tok, size):
     words = tok.count_words(TEXT)
     logp = tok.train_unigram(words, size)
@@ -430,7 +430,9 @@ CHINESE = "".join(map(chr, range(0x4E00, 0x4E40))) + "龘龗"
 
 
 @pytest.mark.parametrize(
-    "letters, size", [("aeioulmnrst", SMALL), (CHINESE, 400)], ids=["Latin", "Chinese"]
+    "letters, size",
+    [pytest.param("aeioulmnrst", SMALL, marks=pytest.mark.slow), (CHINESE, 400)],
+    ids=["Latin", "Chinese"],
 )
 def test_verdicts_do_not_depend_on_the_corpus(tok, letters, size, monkeypatch):
     monkeypatch.setattr(tok, "DRAWS", 50)
@@ -469,6 +471,7 @@ def test_drawn_shares_are_beside_their_probabilities(tok, monkeypatch):
         assert abs(float(row[3]) - share) < 5 * math.sqrt(share * (1 - share) / 3000) + 1e-3
 
 
+@pytest.mark.slow
 def test_parts_alone_measure_what_they_measure_together(tok, monkeypatch):
     monkeypatch.setattr(tok, "DRAWS", 50)
     options = corpus(made_text(words=900, tokens=5000, seed=1), SMALL)
