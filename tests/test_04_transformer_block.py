@@ -116,6 +116,10 @@ def test_spread_is_the_median_and_the_extremes(block):
     assert block.spread([1, 2], ".1f") == "1.5 (1.0 … 2.0)"
 
 
+def test_a_vector_is_listed_to_four_digits(block):
+    assert block.listed(torch.tensor([1.0, -0.34164])) == "[1.0000, -0.3416]"
+
+
 def test_batch_norm_depends_on_the_other_tokens(block):
     rng = torch.Generator().manual_seed(3)
     x = (block.INPUT_STD * torch.randn(8, 64, generator=rng, dtype=F64)).numpy()
@@ -444,9 +448,9 @@ def test_a_sequence_is_its_seeds_and_leaves_torchs_stream_alone(block):
 
 
 def test_the_seventh_token_becomes_the_next_one(block):
-    """Logits that are minus the token's id: the change is how far the id has moved."""
+    """Logits that are the token's id, and half of it: the change is how far the id has moved."""
     ids = torch.tensor([[9, 3, 7, 30, 21, 14, 46, 33, 5, 40, 11, 2]])  # 46, the last, becomes 0
-    change = block.effect_of_change(lambda ids: -ids[..., None] * torch.tensor([1.0, 0.5]), ids)
+    change = block.effect_of_change(lambda ids: ids[..., None] * torch.tensor([1.0, 0.5]), ids)
     assert change.tolist() == [46 * (t == 7) for t in range(1, 13)]
 
 

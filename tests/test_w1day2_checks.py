@@ -621,6 +621,7 @@ def test_viterbi_against_all_cuts(word, extra):
             ways.append(pieces)
     assert sorted(checks.segmentations(word, log_P)) == sorted(ways)
     best = checks.viterbi(word, log_P)
+    assert len(best) == len(word) + 1  # one entry for each prefix, the empty one too
     found = checks.path(word, best, len(word))
     assert found in ways
     highest = max(math.prod(p[piece] for piece in way) for way in ways)
