@@ -84,12 +84,15 @@ def test_latch_settles_where_its_equation_says():
     assert low < 0.01
 
 
-def test_latch_step_by_step():
+@pytest.mark.parametrize("gain", [5.0, 10.0])
+def test_latch_step_by_step(monkeypatch, gain):
+    monkeypatch.setattr(rnn, "GAIN", gain)
     x = rnn.one_at(3, 6)
     assert x.flatten().tolist() == [0, 0, 1, 0, 0, 0]
     h, expected = rnn.latch(x), rnn.latch_fixed_point(0.0).item()
+    assert math.isclose(expected, sigmoid(gain * expected - gain / 2), rel_tol=1e-12)
     for t in range(1, 7):
-        expected = sigmoid(10 * expected + 10 * (t == 3) - 5)
+        expected = sigmoid(gain * expected + gain * (t == 3) - gain / 2)
         assert math.isclose(h[t, 0], expected, rel_tol=1e-12)
 
 

@@ -436,6 +436,15 @@ def test_what_changes_when_one_step_changes(lstm, layers, both_ways):
     assert not torch.equal(change[0], change[1])
 
 
+def test_the_changed_step_is_redrawn_from_a_stream_of_its_own(lstm):
+    network = lstm.seeded(3, nn.LSTM, 3, 4, batch_first=True).requires_grad_(False)
+    x = lstm.normal(3, 1, 8, 3)
+    other = x.clone()
+    other[0, 3] = lstm.normal(1003, 3)
+    expected = (network(other)[0] - network(x)[0])[0].abs().amax(dim=1)
+    assert torch.equal(lstm.change_of_outputs(1, False, [3])[0][0], expected)
+
+
 def test_the_residue_of_stacked_is_the_worst_of_the_seeds(lstm, monkeypatch):
     off = iter([0.25, 0.5, 0.125])
     monkeypatch.setattr(lstm, "stacked", lambda network, x: network(x)[0] + next(off))
