@@ -5,7 +5,7 @@ learn to carry three bits over a hundred noise symbols, and from which examples?
 
     python 05_long_range_recall.py                       every part, seed 0
     python 05_long_range_recall.py --seeds 10            every claim over seeds 0 … 9
-    python 05_long_range_recall.py --part 7 --sweep-lr   forget bias 3 over learning rates
+    python 05_long_range_recall.py --part 7 --sweep-lr   the forget bias over learning rates
 """
 
 import math
@@ -28,7 +28,7 @@ LONG_ONLY = 50  # §5.4 trains on d in [LONG_ONLY, FAR]
 BATCH, STEPS = 64, 1000  # every training: sequences a step, steps
 QUICK_STEPS = 20  # with --quick
 LR_ELMAN, LR_LSTM, LR_TRANSFORMER = 3e-3, 3e-3, 1e-3  # Adam's learning rates
-LR_LSTM_LONG = 1e-3  # of both LSTMs in §5.4, so that they differ in the forget bias alone
+LR_LSTM_LONG = 1e-3  # of both LSTMs in §5.4: part 7 has other rates for both
 SWEEP_RATES, SWEEP_SEEDS = [1e-3, 2e-3, 3e-3, 5e-3, 1e-2], 4  # of --sweep-lr
 EMBED, HIDDEN = 32, 64  # Elman RNN and LSTM
 D_MODEL, LAYERS, HEADS, MAX_LEN = 32, 2, 2, 120  # Transformer
@@ -228,6 +228,7 @@ def part2_all_distances(show):
     claim(show, "L2-109", [run.accuracy[-1] for run in elman_near])
     claim(show, "L2-110a", [mean(run.bits) for run in elman_far])
     claim(show, "L2-110b", [[run.accuracy[0], run.accuracy[-1]] for run in elman_far])
+    claim(show, "L2-110c", [run.accuracy[0] - run.accuracy[-1] for run in elman_far])
     claim(show, "L2-111", [reach(run.accuracy) / NEAR for run in elman_near])
     pairs = list(zip(lstm, transformer))
     claim(show, "L2-112a", [[min(run.accuracy) for run in pair] for pair in pairs])
@@ -636,7 +637,9 @@ def part6_cut(show):
     english += (
         "hops, by way of the distractors: a large weight is no proof of need (§8, pitfall 3)."
     )
-    chinese = "若只切断 ? 没有影响、切断其后所有的查询才有影响，键就也经由干扰位置两跳传来："
+    chinese = (
+        "若只切断 ? 没有影响、切断其后所有的查询才有影响，说明键的信息还能经干扰位置分两跳传来："
+    )
     chinese += "注意力权重大，不等于非它不可（§8 误区 3）。"
     show.note((english, chinese))
 
@@ -670,19 +673,22 @@ def accuracy_after_cuts(task):
 
 # %% Part 7 · §5.4 over learning rates ─────────────────────────────────────────────────────────────
 def part7_sweep(show):
-    """§5.4 · 遗忘门偏置 3 与学习率 · Forget bias 3 over learning rates (--sweep-lr)"""
+    """§5.4 · 遗忘门偏置与学习率 · The forget bias over learning rates (--sweep-lr)"""
     check_constants()
     if not getattr(show.options, "sweep_lr", False):
-        english = "With --sweep-lr (some minutes): on how many seeds forget bias 3 learns, by rate."
-        show.note((english, "加 --sweep-lr（几分钟）：各学习率下，遗忘门偏置 3 在几个种子上学会。"))
+        english = "With --sweep-lr (some minutes): on how many seeds biases 1 and 3 learn, by rate."
+        chinese = "加 --sweep-lr（几分钟）：各学习率下，遗忘门偏置取 1 和 3 时各在几个种子上学会。"
+        show.note((english, chinese))
         return
-    wanted = [("LSTM b_f=3", LONG_ONLY, FAR, rate) for rate in SWEEP_RATES]
+    biases = "LSTM b_f=1", "LSTM b_f=3"
+    wanted = [(name, LONG_ONLY, FAR, rate) for name in biases for rate in SWEEP_RATES]
     named = {}
-    for rate, group in zip(SWEEP_RATES, trained(show, wanted, SWEEP_SEEDS)):
-        learned = sum(beats_chance(run) for run in group)
-        named[f"{rate:g}: {learned} / {len(group)}"] = [[*run.accuracy, run.loss] for run in group]
-    title = f"LSTM b_f=3, d ∈ [{LONG_ONLY}, {FAR}]: seeds that beat chance; accuracy; loss"
-    chinese = f"LSTM b_f=3，d ∈ [{LONG_ONLY}, {FAR}]：胜过乱猜的种子数、准确率、损失"
+    for (name, *_, rate), group in zip(wanted, trained(show, wanted, SWEEP_SEEDS)):
+        learned = f"{sum(map(beats_chance, group))} / {len(group)}"
+        rows = [[*run.accuracy, run.loss] for run in group]
+        named[f"{name}, {rate:g}: {learned}"] = rows
+    title = f"d ∈ [{LONG_ONLY}, {FAR}]: seeds that beat chance; accuracy; loss"
+    chinese = f"d ∈ [{LONG_ONLY}, {FAR}]：胜过乱猜的种子数、准确率、损失"
     header = [("learning rate: seeds", "学习率：种子数"), "", *(f"d = {d}" for d in TESTED)]
     table_of_seeds(show, (title, chinese), [*header, ("loss", "损失")], named)
 

@@ -48,7 +48,7 @@ def new_model(kind, seed):
     """GPT with that kind of positions, "LSTM" or "RNN", its first weights from the seed's stream.
 
     The GPT starts like torch's own layers, from U(-1/√fan_in, 1/√fan_in), not from GPT-2's 0.02;
-    its embeddings start from N(0, 1/√d), tokens and positions alike.
+    its embeddings start from N(0, 1/d), tokens and positions alike (05 keeps GPT-2's).
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's global generator as it was
         torch.manual_seed(stream(seed, "first weights").getrandbits(63))
@@ -364,8 +364,8 @@ def check_constants():
     require(longest <= MAX_LEN, f"MAX_LEN must be at least {longest}, got {MAX_LEN}")
     even = SENTENCES >= 2 and SENTENCES % 2 == 0
     require(even, f"SENTENCES must be even, half singular, half plural, got {SENTENCES}")
-    known = POSITIONS and set(POSITIONS) <= {"learned", "sinusoidal", "none"}
-    require(known, f"POSITIONS may hold learned, sinusoidal and none, got {POSITIONS}")
+    all_three = sorted(POSITIONS) == ["learned", "none", "sinusoidal"]
+    require(all_three, f"POSITIONS must hold learned, sinusoidal and none, got {POSITIONS}")
 
 
 # ── lecture 1's RNN: trained once, then read from the cache ──────────────────────────────────────
@@ -534,11 +534,11 @@ def part2_agreement(show):
     longest = max(map(len, training))  # <s> in front, without </s> at the end
     phrases = max(sum(word in farm.PREPOSITIONS for word in s) for s in training)
 
-    ids, numbers = farm.agreement(8, SENTENCES)  # (B, T), T the query
+    ids, numbers = farm.agreement(MOST_DISTRACTORS, SENTENCES)  # (B, T), T the query
     plural = numbers.double().mean().item()
     bits = -sum(p * math.log2(p) for p in (plural, 1 - plural))
     show.claim("L2-103", [bits, ids.shape[1] + 1 - farm.SUBJECT])
-    wrong = [round((1 - scores["learned", s][8]) * SENTENCES) for s in seeds]
+    wrong = [round((1 - scores["learned", s][-1]) * SENTENCES) for s in seeds]
     show.claim("L2-134", wrong[0], seeds=wrong)
     show.claim("L2-135", ids.shape[1])
     show.claim("L2-136", longest)
@@ -718,6 +718,7 @@ def part4_cut(show):
     is_noun = [farm.VOCABULARY[i] in farm.NOUN[0] + farm.NOUN[1] for i in ids[0]]
     before = [score[s]["nothing"] for s in seeds]
     show.claim("L2-142", subject[0], seeds=subject)
+    show.claim("L2-142b", spared[0], seeds=spared)
     show.claim("L2-143a", before[0], seeds=before)
     show.claim("L2-143b", (numbers == farm.SINGULAR).double().mean())
     show.claim("L2-144", is_noun.index(True) + 1)
@@ -781,11 +782,13 @@ def part5_positions(show):
         lowest = [beyond[kind, s] for s in seeds]
         show.claim(id, lowest[0], seeds=lowest)
     falls = [min(beyond["learned", s], beyond["sinusoidal", s]) < 0.9 for s in seeds]
-    show.claim("L2-148c", any(falls), seeds=falls)
+    show.claim("L2-148c", falls[0], seeds=falls)
+    steadiest = [beyond["none", s] == max(beyond[kind, s] for kind in POSITIONS) for s in seeds]
+    show.claim("L2-149b", steadiest[0], seeds=steadiest)
     t = torch.arange(1, farm.query_position(MOST_DISTRACTORS) + 1, dtype=torch.float64)
     to_bos = uniform_attention(len(t))[:, 0]  # (T,)
     show.claim("L2-150", torch.allclose(to_bos, 1 / t, rtol=1e-15, atol=0))
-    show.claim("L2-151", [score["learned", s][8] for s in seeds])
+    show.claim("L2-151", [score["learned", s][-1] for s in seeds])
 
     with show.figure("06_positions", columns=3, size=(13, 4.2)) as axes:
         for ax, kind in zip(axes, POSITIONS):

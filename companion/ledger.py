@@ -58,6 +58,19 @@ class Claim:
             raise ValueError(f"{self.id}: why_en and why_zh must give the reason")
 
     @property
+    def lecture_is_outside(self):
+        """Is it a number, or several, of which one as printed lies outside low … high?"""
+        printed = re.fullmatch(rf"({NUMBER.pattern})(, ({NUMBER.pattern}))*[%x]?", self.lecture)
+        if self.check != "range" or not printed:
+            return False
+        for one in numbers(self.lecture):
+            digit = 0 if "/" in one else Decimal(1).scaleb(Decimal(one).as_tuple().exponent)
+            half = float(digit) / 2
+            if not self.low - half <= as_float(one) <= self.high + half:
+                return True
+        return False
+
+    @property
     def bounds(self):
         """How it is judged, as text: "0.55 … 0.65" for a range, "" where it goes by digits."""
         if self.check == "residue":

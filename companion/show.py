@@ -159,7 +159,7 @@ class Show(Recorder):
         self.out.print("\n" + self.say(text))
 
     def end_part(self):
-        """Print the part's claims, then why each erratum is one."""
+        """Print the part's claims, then why the lecture's value is wrong or outside ours."""
         if not self.in_part:
             return
         words = ("number", "quantity", "measured here", "lecture", "allowed", "verdict")
@@ -175,9 +175,12 @@ class Show(Recorder):
         self.out.print("")
         self.out.table(words, rows)
         for c in claims:
+            why = c.why_zh if self.lang == "zh" else c.why_en
             if self.verdicts[c.id] == "erratum":
-                why = c.why_zh if self.lang == "zh" else c.why_en
                 self.out.print(f"{c.id} erratum: {why}")
+            elif c.lecture_is_outside:
+                outside = self.say(("the lecture's value lies outside", "讲义的值在允许范围之外"))
+                self.out.print(f"{c.id}, {outside}: {why}")
         self.in_part = []
 
     def _spread(self, claim):

@@ -507,7 +507,7 @@ def test_part_2_claims_come_from_the_right_trainings(monkeypatch):
     claims = run_parts(recall, [2]).claims
     assert claims["L2-109"] == 0.9
     assert claims["L2-110a"] == pytest.approx(1.1)
-    assert claims["L2-110b"] == [0.5, 0.3]
+    assert claims["L2-110b"] == [0.5, 0.3] and claims["L2-110c"] == pytest.approx(0.2)
     assert claims["L2-111"] == 75 / 20
     assert claims["L2-112a"] == [0.9, 0.8]
     assert claims["L2-112b"] == pytest.approx([2.9, 2.8])
@@ -559,18 +559,19 @@ def test_the_sweep_runs_where_it_is_asked_for(monkeypatch):
 
     def trained(show, wanted, seeds):
         rates.extend(rate for *_, rate in wanted)
-        assert {what[:3] for what in wanted} == {("LSTM b_f=3", 50, 100)}
-        return [[fake_run(0.125), fake_run(rate < 2e-3)] for *_, rate in wanted]
+        assert {what[1:3] for what in wanted} == {(50, 100)}
+        learns = [name == "LSTM b_f=3" and rate < 2e-3 for name, *_, rate in wanted]
+        return [[fake_run(0.125), fake_run(float(one))] for one in learns]
 
     monkeypatch.setattr(recall, "trained", trained)
     quiet = run_parts(recall, [7])
     assert not quiet.tables and not rates and "--sweep-lr" in quiet.notes[0]
     show = run_parts(recall, [7], options=Namespace(sweep_lr=True))
     ((_, rows),) = show.tables.values()
-    assert rates == recall.SWEEP_RATES
-    assert [row[0] for row in rows[::3]] == [
-        "0.001: 1 / 2", "0.002: 0 / 2", "0.003: 0 / 2", "0.005: 0 / 2", "0.01: 0 / 2"
-    ]  # fmt: skip
+    assert rates == 2 * recall.SWEEP_RATES
+    learned = [row[0] for row in rows[::3]]
+    assert learned[0] == "LSTM b_f=1, 0.001: 0 / 2" and learned[5] == "LSTM b_f=3, 0.001: 1 / 2"
+    assert all(name.endswith(": 0 / 2") for n, name in enumerate(learned) if n != 5)
 
 
 def test_tables_show_min_median_and_max_over_seeds():

@@ -556,7 +556,7 @@ def test_the_table_of_cuts_spares_what_does_not_matter(farm06, monkeypatch):
         assert row[1:] == (["0.000"] * 2 if row[0] == "subject noun" else ["1.000"] * 2)
     singles = [p for [p] in (one for one in asked if len(one) == 1)]
     assert set(singles) == set(range(1, 13))
-    assert show.claims["L2-142"] == 0 and show.claims["L2-143a"] == 1
+    assert show.claims["L2-142"] == 0 and show.claims["L2-142b"] == show.claims["L2-143a"] == 1
     assert show.claims["L2-143b"] == 0.5 and show.claims["L2-144"] == 3
     assert "2 / 2" in show.notes[0] and show.notes[0].count("2 / 2") == 2
 
@@ -794,6 +794,7 @@ def test_part_5_separates_seen_from_unseen_lengths(untrained, monkeypatch):
         assert show.claims[id] == pytest.approx(value)
         assert show.seeds_of[id] == pytest.approx([value, value - 0.001])
     assert show.claims["L2-148c"] is True and show.claims["L2-150"] is True
+    assert show.claims["L2-149b"] is False
     assert show.claims["L2-151"] == pytest.approx([0.82, 0.819])
 
 
@@ -836,7 +837,7 @@ def at_edges(farm06, monkeypatch, **values):
 
 def test_constants_at_the_edge_are_taken(farm06, monkeypatch):
     """27 tokens are the query at k = 8, more than the longest sentence with its </s> needs."""
-    at_edges(farm06, monkeypatch, TEST=100, MAX_LEN=27, SENTENCES=2, K=8, POSITIONS=["none"])
+    at_edges(farm06, monkeypatch, TEST=100, MAX_LEN=27, SENTENCES=2, K=8)
     longest = 2 + max(farm.lengths())  # <s> in front, one more to read from: 21
     at_edges(farm06, monkeypatch, K=1, MOST_DISTRACTORS=4, MAX_LEN=longest)
 
@@ -844,7 +845,12 @@ def test_constants_at_the_edge_are_taken(farm06, monkeypatch):
 @pytest.mark.parametrize(
     "values",
     [{"TEST": 99}, {"EPOCHS": 1.5}, {"HEADS": -1}, {"CLIP": 0.0}, {"SENTENCES": 0}]
-    + [{"MAX_LEN": 26}, {"MOST_DISTRACTORS": 8, "K": 9}, {"POSITIONS": ["rotary"]}]
+    + [
+        {"MAX_LEN": 26},
+        {"MOST_DISTRACTORS": 8, "K": 9},
+        {"POSITIONS": ["rotary"]},
+        {"POSITIONS": ["none"]},
+    ]
     + [{"MAX_LEN": 20, "MOST_DISTRACTORS": 4}],
 )
 def test_constants_just_outside_are_refused(farm06, monkeypatch, values):
@@ -938,7 +944,8 @@ def test_part_5_takes_the_lowest_k_and_asks_for_any_fall(untrained, monkeypatch)
     show = run_parts(untrained, [5], seeds=2)
     for id, kind in ("L2-148a", "learned"), ("L2-148b", "sinusoidal"), ("L2-149", "none"):
         assert show.seeds_of[id] == pytest.approx([1 - 8 / 1000, dips[kind]])
-    assert show.seeds_of["L2-148c"] == [False, True] and show.claims["L2-148c"] is True
+    assert show.seeds_of["L2-148c"] == [False, True] and show.claims["L2-148c"] is False
+    assert show.seeds_of["L2-149b"] == [True, dips["none"] == max(dips.values())]
     [(_, rows)] = show.tables.values()
     assert [row[:2] for row in rows] == [[kind, s] for kind in untrained.POSITIONS for s in (0, 1)]
 

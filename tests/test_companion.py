@@ -24,7 +24,7 @@ from companion.ledger import (
     rounds_to,
     written,
 )
-from companion.show import Printer, has_chinese, write_beside
+from companion.show import Printer, Show, has_chinese, write_beside
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
@@ -247,6 +247,36 @@ def test_a_range_names_the_command_that_gave_it_and_the_lectures_place_in_it(id)
         assert script == c.script
         assert int(seeds) >= (10 if script.startswith("06") else 19)  # SEED=0, … 19 are twenty
     assert not c.lecture or re.search(r"lecture.*(inside|outside|edge)", c.why_en)
+
+
+@pytest.mark.parametrize(
+    "lecture, low, high, outside",
+    [
+        ("0.71", 0.6, 0.69, True),
+        ("0.71", 0.6, 0.705, False),  # as rounded
+        ("0.5", 0.6, 0.7, True),
+        ("90%", 92, 96.5, True),
+        ("3%", 1.6, 2.9, False),
+        ("1, 9", 0, 5, True),
+        ("4,000", 0, 5000, False),
+        ("1/8", 0.2, 1, True),
+        ("near 9", 0, 5, False),  # words
+        ("d = 9", 0, 5, False),
+    ],
+)
+def test_where_the_lectures_own_value_lies(lecture, low, high, outside):
+    assert claim("range", lecture, low=low, high=high).lecture_is_outside is outside
+    assert claim("digits", lecture).lecture_is_outside is False
+
+
+def test_the_reason_is_printed_where_the_lectures_value_lies_outside(capsys):
+    show = Show(lang="en")
+    show.claim("L2-124a", 0.65)
+    show.claim("L2-124b", 0.65)
+    show.end_part()
+    said = capsys.readouterr().out
+    assert "L2-124a, the lecture's value lies outside: python 05" in said.replace("\n", " ")
+    assert "L2-124b," not in said
 
 
 # ── a whole script ───────────────────────────────────────────────────────────────────────────────

@@ -465,7 +465,7 @@ def test_ledger_entries(entry, value):
     assert verdict in ("ok", "differs", "timing", "erratum")
     for lang in "en", "zh":
         assert isinstance(ledger.written(claim, value, lang), str)
-    assert isinstance(claim.bounds, str)
+    assert isinstance(claim.bounds, str) and isinstance(claim.lecture_is_outside, bool)
     if claim.check == "range" and isinstance(value, float | int) and not isinstance(value, bool):
         assert (verdict == "ok") == (claim.low <= value <= claim.high)
 
