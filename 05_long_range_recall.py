@@ -599,7 +599,7 @@ def lstm_inside(task):
 
 
 def gates(lstm, x):
-    """i, f, g of an nn.LSTM at every step, (B, T, H) each, from its own h; x (B, T, E)."""
+    """i, f, g (the lecture's c̃) of an nn.LSTM at every step, (B, T, H) each; x (B, T, E)."""
     h, _ = lstm(x)  # (B, T, H)
     before = F.pad(h, (0, 0, 1, 0))[:, :-1]  # (B, T, H): h_{t-1}, from h_0 = 0
     pre = F.linear(x, lstm.weight_ih_l0, lstm.bias_ih_l0)
