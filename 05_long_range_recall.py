@@ -386,7 +386,7 @@ def show_runs(show, wanted, runs, figure):
     with show.figure(figure, columns=2, size=(13, 4.6)) as (curves, by_distance):
         for n, (name, group) in enumerate(runs.items()):
             losses = torch.tensor(group[0].losses)  # (steps,)
-            width = min(25, len(losses))
+            width = min(25, 1 + len(losses) // 4)  # fewer with --quick
             smooth = losses.unfold(0, width, 1).mean(dim=-1)  # (steps - width + 1,)
             curves.plot(range(width, len(losses) + 1), smooth, label=name)
             thick = 1.5 * (len(runs) - n)  # so that equal lines show
@@ -395,7 +395,7 @@ def show_runs(show, wanted, runs, figure):
             math.log(KEYS), color="grey", linestyle=":", label=f"chance: ln {KEYS}, 1/{KEYS}"
         )
         by_distance.axhline(1 / KEYS, color="grey", linestyle=":")
-        curves.set(xlabel="step", ylabel="loss, mean of 25 steps", title="Training, seed 0")
+        curves.set(xlabel="step", ylabel=f"loss, mean of {width} steps", title="Training, seed 0")
         by_distance.set(xlabel="distance d", ylabel="accuracy", title="New sequences, seed 0")
         by_distance.set_ylim(0, 1.05)
         curves.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)

@@ -27,7 +27,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """One line that says what is wrong and what there is."""
         message = " ".join(message.split())  # what was typed may hold a line break
-        flags = [one for action in self._actions for one in action.option_strings[-1:]]
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        flags = [one for action in shown for one in action.option_strings[-1:]]
         print(f"{self.prog}: {message}; there is {' '.join(flags)}", file=sys.stderr)
         sys.exit(2)
 
