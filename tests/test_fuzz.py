@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 import farm_language as farm
 import lm_models as lm
+import needs
 
 FEW, MANY = 12, 150
 TIMES = int(os.environ.get("FUZZ", 0))  # 0: the examples that were seen to pass
@@ -167,6 +168,15 @@ def test_a_number_that_python_will_not_print():
     ids = torch.zeros(1, 2, dtype=torch.long)
     assert named(lambda: SMALL.generate(ids, huge, 1.0), "n_new") is None
     assert named(lambda: SMALL.generate(ids, 1, huge), "temperature") is None
+    with pytest.raises(ValueError, match="d_model must be .*, got <int object at "):
+        lm.FeedForward(-huge)
+
+
+def test_what_was_given_is_shown_in_one_short_line():
+    with pytest.raises(ValueError, match="words must be a list, got 55555$"):
+        needs.listed("words", 55555)
+    assert needs.shown("ab\n" * 99) == repr("ab\n" * 99)[:60]
+    assert needs.shown(torch.ones(2, 2)) == "tensor([[1., 1.], [1., 1.]])"
 
 
 words = st.sampled_from(["pre", "post", "learned", "sinusoidal", "none", "gelu", "relu", "swiglu"])

@@ -436,7 +436,11 @@ def test_gpt2_weights_load_whole_or_not_at_all(gpt2):
             assert torch.equal(value, before[name]), name
     with pytest.raises(ValueError, match="position_embedding"):
         lm.GPT(13, 8, 3, 2, max_len=12, positions="none").load_gpt2_state_dict(good)
-    old = {"transformer.h.0.attn.bias": torch.ones(1, 1, 12, 12).tril(), **good}
+    triangle = torch.ones(1, 1, 12, 12).tril()
+    old = {"transformer.h.0.attn.bias": triangle, **good}
+    for n in (1, 2):  # later ones hold bools, and the number of what is cut
+        old[f"transformer.h.{n}.attn.bias"] = triangle.bool()
+        old[f"transformer.h.{n}.attn.masked_bias"] = torch.tensor(-10000)
     del old["lm_head.weight"]  # as checkpoints of the bare GPT2Model have it
     ours.load_gpt2_state_dict(old)
     ids = torch.randint(13, (B, T))
