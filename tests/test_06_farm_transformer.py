@@ -158,10 +158,12 @@ def test_padding_changes_nothing(farm06):
         assert narrow[0] == wide[0] and torch.equal(narrow[1], wide[1])
 
 
-@pytest.mark.parametrize("kind", ["learned", "LSTM", "RNN"])
-def test_training_is_adam_with_clipping_and_a_cosine(farm06, in_float64, monkeypatch, kind):
+@pytest.mark.parametrize(
+    "kind, clip", [("learned", 0.3), ("LSTM", 0.3), ("RNN", 0.3), ("learned", 99.0)]
+)
+def test_training_is_adam_with_clipping_and_a_cosine(farm06, in_float64, monkeypatch, kind, clip):
     """The same few steps, written out with the plain loss and Adam's formulas, in float64."""
-    monkeypatch.setattr(farm06, "CLIP", 0.3)  # so that it bites
+    monkeypatch.setattr(farm06, "CLIP", clip)  # 0.3 bites, 99 never does
     steps, size = 3, {"LSTM": 64, "RNN": 64}.get(kind, 16)
     rate = {"LSTM": 5e-3, "RNN": 2e-3}.get(kind, 3e-3)
     order = torch.Generator().manual_seed(farm06.stream(3, "order").getrandbits(63))
@@ -174,15 +176,15 @@ def test_training_is_adam_with_clipping_and_a_cosine(farm06, in_float64, monkeyp
     for t in range(1, steps + 1):
         gradient = torch.autograd.grad(farm06.plain_loss(model, ids[batches[t - 1]]), parameters)
         norm = sum(g.square().sum() for g in gradient).sqrt()
-        clipped += norm > 0.3
+        clipped += norm > clip
         eta = rate * (1 + math.cos(math.pi * (t - 1) / steps)) / 2
         with torch.no_grad():
             for p, g, m_p, v_p in zip(parameters, gradient, m, v):
-                g = g * min(1, 0.3 / norm)
+                g = g * min(1, clip / norm)
                 m_p.mul_(0.9).add_(0.1 * g)
                 v_p.mul_(0.999).add_(0.001 * g * g)
                 p -= eta * (m_p / (1 - 0.9**t)) / ((v_p / (1 - 0.999**t)).sqrt() + 1e-8)
-    assert clipped
+    assert bool(clipped) == (clip < 1)
     ours = farm06.train(kind, 3, steps)
     for p, q in zip(parameters, ours.parameters()):
         torch.testing.assert_close(q.data, p.data, rtol=1e-5, atol=1e-7)
