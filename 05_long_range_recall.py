@@ -689,7 +689,8 @@ def part7_sweep(show):
         named[f"{name}, {rate:g}: {learned}"] = rows
     title = f"d ∈ [{LONG_ONLY}, {FAR}]: seeds that beat chance; accuracy; loss"
     chinese = f"d ∈ [{LONG_ONLY}, {FAR}]：胜过乱猜的种子数、准确率、损失"
-    header = [("learning rate: seeds", "学习率：种子数"), "", *(f"d = {d}" for d in TESTED)]
+    header = [("model, learning rate: seeds", "模型，学习率：种子数"), ""]
+    header += [f"d = {d}" for d in TESTED]
     table_of_seeds(show, (title, chinese), [*header, ("loss", "损失")], named)
 
 

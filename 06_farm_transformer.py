@@ -364,7 +364,7 @@ def check_constants():
     require(longest <= MAX_LEN, f"MAX_LEN must be at least {longest}, got {MAX_LEN}")
     even = SENTENCES >= 2 and SENTENCES % 2 == 0
     require(even, f"SENTENCES must be even, half singular, half plural, got {SENTENCES}")
-    all_three = sorted(POSITIONS) == ["learned", "none", "sinusoidal"]
+    all_three = sorted(map(str, POSITIONS)) == ["learned", "none", "sinusoidal"]
     require(all_three, f"POSITIONS must hold learned, sinusoidal and none, got {POSITIONS}")
 
 
