@@ -28,6 +28,12 @@ def test_trajectory_is_powers_of_the_decay():
         assert h[t].tolist() == [0.5 ** (t - 3) if t >= 3 else 0, 0.5 ** (t - 4) if t >= 4 else 0]
 
 
+def test_the_generous_readout_answers_plus_1_up_to_step_12():
+    [(_, rows)] = run_parts(rnn, [1]).tables.values()
+    answers = {row[0]: row[-1] for row in rows}
+    assert [answers[t] for t in (1, 3, 4, 12, 13)] == ["-1", "-1", "+1", "+1", "-1"]
+
+
 @given(seed=st.integers(0, 999))
 def test_linear_rnn_by_matrix_powers(seed):
     """h_t = Σ_s W_hh^{t-s} W_hx x_s, with matrices that do not commute."""

@@ -122,8 +122,13 @@ def test_claims_of_part_1_are_the_worst_of_the_seeds(lstm, monkeypatch):
 def test_table_of_residues_shows_the_worst_seed(lstm):
     one = {"h": (torch.tensor([1.0, -2.0]), torch.tensor([1.0, -2.5]))}
     two = {"h": (torch.tensor([1.0, 2.0]), torch.tensor([1.25, 2.0]))}
-    _, [row] = lstm.residues([one, two])
+    header, [row] = lstm.residues([one, two])
     assert row == ["h", "2", "2.5", "5.0e-01", "2.0e-01"]
+    largest = "relative to the largest entry"
+    assert [en for en, _ in header] == ["quantity", "shape", "largest entry", "difference", largest]
+    assert [zh for _, zh in header] == ["量", "形状", "最大元素", "差", "相对最大元素"]
+    matrix = torch.ones(2, 3)
+    assert lstm.residues([{"W": (matrix, matrix)}])[1][0][1] == "2 × 3"
 
 
 def test_seeded_networks_repeat_and_leave_torchs_stream_alone(lstm):
@@ -585,11 +590,21 @@ WRONG = [
 @pytest.mark.parametrize(("part", "constant", "value"), WRONG)
 def test_a_senseless_constant_is_named(lstm, monkeypatch, part, constant, value):
     monkeypatch.setattr(lstm, constant, value)
-    with pytest.raises(ValueError, match=constant) as error:
+    with pytest.raises(ValueError, match=rf"\b{constant}\b") as error:
         run_parts(lstm, [part])
     shown = max(value) if constant == "DISTANCES" and value == [1, 5] else value
     assert str(shown) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("constant", "kind"),
+    [("FORGET_BIASES", "numbers"), ("DISTANCES", "whole numbers from 0 on")],
+)
+def test_a_list_that_is_refused_is_told_what_it_may_hold(lstm, monkeypatch, constant, kind):
+    monkeypatch.setattr(lstm, constant, ["x"])
+    with pytest.raises(ValueError, match=f"{constant} must be a list of {kind}, one or more"):
+        lstm.need_distances()
 
 
 def test_parts_repeat_and_leave_torch_as_it_was(lstm, monkeypatch):

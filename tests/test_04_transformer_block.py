@@ -114,6 +114,7 @@ def test_spread_is_the_median_and_the_extremes(block):
     assert block.spread([3, 1, 20, 2.5, 2]) == "2.5 (1 … 20)"
     assert block.spread([0.25, 0.25]) == "0.25"
     assert block.spread([1, 2], ".1f") == "1.5 (1.0 … 2.0)"
+    assert block.spread([2.5e-7]) == "2.5e-07"
 
 
 def test_a_vector_is_listed_to_four_digits(block):
@@ -425,6 +426,13 @@ def test_residues_are_differences_of_logits(block):
     assert block.prefix_residues(gpt, ids).tolist() == pytest.approx(expected)
 
 
+def test_the_small_gpt_has_the_sizes_of_its_constants(block):
+    gpt = block.small_gpt(0)
+    assert gpt.token_embedding.weight.shape == (47, 64)
+    assert gpt.position_embedding.weight.shape == (32, 64)
+    assert [one.attn.n_heads for one in gpt.blocks] == [4, 4]
+
+
 def test_the_small_gpt_starts_as_gpt_2_does(block):
     gpt = block.small_gpt(0)
     assert gpt.token_embedding.weight.std().item() == pytest.approx(0.02, rel=0.05)
@@ -654,6 +662,7 @@ def test_lines_follow_the_code(block, tmp_path):
         (3, "D_MODEL", -1),
         (3, "MAX_LEN", 0),
         (4, "N_LAYERS", 0),
+        (4, "VOCAB", 0),
         (4, "VOCAB", 1),
         (4, "TOKENS", 33),
         (4, "TOKENS", 0),
@@ -665,7 +674,7 @@ def test_lines_follow_the_code(block, tmp_path):
 )
 def test_a_senseless_constant_is_named(block, monkeypatch, part, name, value):
     monkeypatch.setattr(block, name, value)
-    with pytest.raises(ValueError, match=name) as caught:
+    with pytest.raises(ValueError, match=rf"\b{name}\b") as caught:
         run_parts(block, [part], seeds=1)
     assert str(value) in str(caught.value) or str(value).strip("[]").split(", ")[-1] in str(
         caught.value

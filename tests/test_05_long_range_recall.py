@@ -593,7 +593,7 @@ BAD = {
 def test_senseless_constants_are_refused_by_name(monkeypatch, name, value):
     monkeypatch.setattr(recall, name, value)
     for part in range(1, 8):
-        with pytest.raises(ValueError, match=name) as error:
+        with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
             run_parts(recall, [part])
         assert str(value) in str(error.value)
 

@@ -367,5 +367,5 @@ def test_the_block_says_what_it_takes():
 )  # fmt: skip
 def test_a_senseless_constant_is_refused_by_name(monkeypatch, part, name, value):
     monkeypatch.setattr(by_hand, name, value)
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
         run_parts(by_hand, parts=[part])

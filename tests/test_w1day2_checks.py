@@ -375,6 +375,16 @@ def test_berts_tables_have_a_row_for_each_word_place_and_segment():
     assert [*tables, shapes["segments"]] == [[(30, 4)], [(7, 4)], [(2, 4)]]
 
 
+def test_every_item_of_a_model_has_its_name(shown):
+    layer = ["W_Q, W_K, W_V", "W_O", "W_1", "W_2", "LN_1, LN_2"]
+    assert [row[0] for row in table(shown, "One layer with biases")] == [*layer, "sum"]
+    around = ["token embedding", "position embedding"]
+    assert {*checks.bert_shapes(9, 5, 4, 1)} == {
+        *around, *layer, "segments", "pooler", "embedding LN"
+    }  # fmt: skip
+    assert [*checks.llama_shapes(9, 4, 1, 2, 8)] == ["embedding", "blocks", "norm", "output"]
+
+
 @pytest.mark.slow
 def test_published_models_by_hugging_face():
     import transformers as hf
@@ -658,7 +668,7 @@ def test_viterbis_prefixes(shown):
 )  # fmt: skip
 def test_a_senseless_constant_is_refused_by_name(monkeypatch, part, name, value):
     monkeypatch.setattr(checks, name, value)
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
         run_parts(checks, parts=[part])
 
 
