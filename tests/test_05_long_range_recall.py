@@ -589,7 +589,13 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), BAD.items())
+def test_one_of_each_is_enough(monkeypatch):
+    for name in ("DISTRACTORS", "BATCH", "STEPS", "GRADIENT_SEEDS", "GRADIENT_BATCH", "OPENED"):
+        monkeypatch.setattr(recall, name, 1)
+    recall.check_constants()
+
+
+@pytest.mark.parametrize(("name", "value"), [*BAD.items(), ("LONG_ONLY", 0)])
 def test_senseless_constants_are_refused_by_name(monkeypatch, name, value):
     monkeypatch.setattr(recall, name, value)
     for part in range(1, 8):
@@ -615,6 +621,20 @@ def test_one_vector_of_parameters_learns_like_torchs_own_adam(name):
         assert mine_loss == pytest.approx(loss.item(), rel=1e-4)
     for a, b in zip(mine.parameters(), theirs.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_transformer_of_any_depth_answers_as_its_gpt_does(monkeypatch, layers):
+    monkeypatch.setattr(recall, "LAYERS", layers)
+    monkeypatch.setattr(recall, "MAX_LEN", 30)
+    model, ids = recall.new_model("Transformer", 0), batch(3, 8)
+    torch.testing.assert_close(model(ids), model.gpt(ids)[:, -1])
+    assert len(model.gpt.blocks) == layers
+    assert model.gpt.position_embedding.weight.shape == (30, 32)
+
+
+def test_heads_are_counted_from_1():
+    assert recall.head_name(0, 1) == ("layer 1, head 2", "第 1 层，头 2")
 
 
 def test_the_elman_rnns_table_of_inputs_gives_the_same_answers():
@@ -661,8 +681,8 @@ def test_part_2_tells_accuracy_bits_and_loss_apart(monkeypatch):
 
 def test_two_keys_of_eight_are_no_more_than_twice_a_guess():
     assert not recall.beats_chance(fake_run(2 / 8))
-    assert recall.beats_chance(recall.Run([], (0.1, 0.26), (), {}))  # at the largest d
-    assert not recall.beats_chance(recall.Run([], (1.0, 0.24), (), {}))
+    assert recall.beats_chance(recall.Run([], (0.1, 0.1, 0.26), (), {}))  # at the largest d
+    assert not recall.beats_chance(recall.Run([], (1.0, 1.0, 0.24), (), {}))
 
 
 @pytest.mark.parametrize(("quick", "expected"), [(False, 10), (True, 2)])
@@ -894,6 +914,14 @@ def test_a_padded_batch_has_the_loss_of_its_sequences_one_by_one():
             ]
         torch.testing.assert_close(together, torch.stack(alone).mean(), rtol=1e-4, atol=1e-5)
         assert all(row[n - 1] == 16 for row, n in zip(ids, lengths))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_benchmark_gives_all_versions_the_same_weights(name):
+    ours, ids = recall.new_model(name, 1), batch(4, 5)
+    plain = bench.plain_model(name)
+    plain.load_state_dict(bench.plain_weights(ours))
+    torch.testing.assert_close(plain(ids)[:, -1], ours(ids))
 
 
 def test_counted_operations_are_those_of_torch():

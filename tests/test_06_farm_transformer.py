@@ -219,6 +219,24 @@ def test_steps_are_whole_epochs(script):
     assert [module.steps(show, kind) for kind in KINDS] == [5 * 1250] * 3 + [5 * 313, 10 * 313]
 
 
+@pytest.mark.parametrize("kind", ["none", "LSTM"])
+def test_a_trained_model_asks_for_no_more_gradients(farm06, kind):
+    model = farm06.train(kind, 0, 1)
+    again = farm06.with_weights((kind, 0, 1), model.state_dict())
+    for one in (model, again):
+        assert not any(parameter.requires_grad for parameter in one.parameters())
+
+
+def test_the_gpt_has_the_sizes_of_the_constants(farm06, monkeypatch):
+    sizes = {"D": 12, "LAYERS": 3, "HEADS": 2, "MAX_LEN": 30}
+    for name, value in sizes.items():
+        monkeypatch.setattr(farm06, name, value)
+    model = farm06.new_model("learned", 0)
+    assert model.position_embedding.weight.shape == (30, 12)
+    assert model.token_embedding.weight.shape == (56, 12)
+    assert [block.attn.n_heads for block in model.blocks] == [2, 2, 2]
+
+
 def test_first_weights(farm06):
     state = torch.random.get_rng_state()
     model = farm06.new_model("learned", 0)
@@ -450,6 +468,24 @@ def test_ngrams_by_hand(farm06):
     )  # only the trigram knows which of c and e follows
 
 
+@pytest.mark.parametrize(
+    ("seen", "unseen", "alpha"), [(1, 0, 0.001), (1, 1, 0.01), (1, 5, 0.1), (0, 1, 1)]
+)
+def test_the_more_is_new_the_more_is_added_to_a_count(farm06, seen, unseen, alpha):
+    seldom = [(0, 3), (0, 0)]  # counts of a bigram and of its first word: "cat" is new
+    logs = {
+        a: sum(
+            math.log((count + a) / (context + 54 * a))
+            for count, context in 3 * [(3, 3)] * seen + seldom * unseen
+        )
+        for a in (1, 0.1, 0.01, 0.001)
+    }
+    assert max(logs, key=logs.get) == alpha
+    often, new = ("the", "dog", "</s>"), ("cat", "</s>")
+    [measured] = farm06.ngram_perplexities(2, 3 * [often], [seen * [often] + unseen * [new]])
+    assert math.log(measured) == pytest.approx(-logs[alpha] / (3 * seen + 2 * unseen))
+
+
 # ── §6.2 ─────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("k", [0, 2])
 def test_accuracy_of_models_whose_answers_are_known(farm06, monkeypatch, k):
@@ -481,7 +517,12 @@ def test_groups_hold_every_position_once(farm06, k):
     for name, group in groups.items():
         assert all(words[p - 1] in expected.get(name, nouns) for p in group)
     assert groups["subject"] == [3] and groups["query"] == [len(words)]
-    assert len(farm06.position_labels(k)) == len(words)
+    labels = [label.split(" ", 1) for label in farm06.position_labels(k)]
+    assert [int(p) for p, _ in labels] == list(range(1, len(words) + 1))
+    named = {"SUBJECT": nouns, "PREP": farm.PREPOSITIONS, "<s>": [farm.BOS], "the": ["the"]}
+    named |= {f"NOUN {i}": nouns for i in range(1, k + 1)}
+    assert all(word in named[label] for word, (_, label) in zip(words, labels))
+    assert labels[2][1] == "SUBJECT" and labels[-1][1] == f"NOUN {k}"
 
 
 def test_uniform_attention(farm06):
@@ -699,6 +740,7 @@ def test_written_sentences_stop_at_their_first_end(farm06, monkeypatch):
     assert all(1 <= len(words) <= 20 for words in written)
     assert all(farm.EOS not in words[:-1] for words in written)
     assert any(words[-1] == farm.EOS for words in written)
+    assert max(map(len, written)) == 1 + max(farm.lengths())  # one that does not end shows that
 
 
 def test_the_share_of_grammatical_sentences(farm06, monkeypatch):
@@ -841,7 +883,14 @@ def test_constants_at_the_edge_are_taken(farm06, monkeypatch):
     """27 tokens are the query at k = 8, more than the longest sentence with its </s> needs."""
     at_edges(farm06, monkeypatch, TEST=100, MAX_LEN=27, SENTENCES=2, K=8)
     longest = 2 + max(farm.lengths())  # <s> in front, one more to read from: 21
-    at_edges(farm06, monkeypatch, K=1, MOST_DISTRACTORS=4, MAX_LEN=longest)
+    at_edges(farm06, monkeypatch, K=1, MOST_DISTRACTORS=4, MAX_LEN=longest, HEADS=1)
+
+
+def test_what_is_refused_is_told_the_limit(farm06, monkeypatch):
+    with pytest.raises(ValueError, match="^MOST_DISTRACTORS must be at least 4, got 3$"):
+        at_edges(farm06, monkeypatch, MOST_DISTRACTORS=3)
+    with pytest.raises(ValueError, match="^D must be even for the sinusoids' pairs, got 63$"):
+        at_edges(farm06, monkeypatch, MOST_DISTRACTORS=8, D=63, HEADS=1)
 
 
 @pytest.mark.parametrize(
@@ -864,7 +913,7 @@ def test_constants_just_outside_are_refused(farm06, monkeypatch, values):
 def test_the_key_holds_every_function_and_setting_that_trains(farm06, monkeypatch):
     """Weights made by other code, or on another processor, may differ in their last digits."""
     job, keys = ("RNN", 0, 40), []
-    monkeypatch.setattr(farm, "corpus", lambda size, purpose: ())  # quick
+    monkeypatch.setattr(farm, "corpus", lambda size, purpose: {"training": ()}[purpose])  # quick
     keys.append(farm06.rnn_key(job))
     for name in "RNNLM", "ElmanRNN", "new_model", "stream", "train", "one_vector":
         monkeypatch.setattr(farm06, name, is_plural)
