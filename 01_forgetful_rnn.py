@@ -18,7 +18,7 @@ from lm_models import LSTMCell
 # ── constants: edit and run again ────────────────────────────────────────────────────────────────
 DECAY = 0.5  # W_hh = DECAY · I
 THRESHOLD = 1e-3  # the generous readout answers +1 while min(h_1, h_2) > THRESHOLD
-STEPS = 100  # the step at which the slide asks again
+STEPS = 100  # the step at which the slide asks again; for as long part 3's latch is held
 NOISE = 0.05  # standard deviation of the noise on every input
 LONG = 1000  # steps that a memory has to last after the second one was seen
 RUNS = 4096  # noisy runs behind each simulated standard deviation
@@ -105,11 +105,17 @@ def part2_integrator(show):
     one = torch.ones(1, 1, dtype=F64)
     integrator = linear_rnn(x, one, one).std(dim=1)[:, 0]  # (T + 1,)
     contraction = linear_rnn(x, one, DECAY * one).std(dim=1)[:, 0]  # (T + 1,)
+    times = [t for t in sorted({1, 10, 100, LONG}) if t <= LONG]
+
+    single = one_at(1, LONG + 1)  # (T + 1, 1): a one, then nothing, and no noise
+    kept, shrunk = linear_rnn(single, one, one)[1:], linear_rnn(single, one, DECAY * one)[1:]
+    rows = [[t, f"{kept[t].item():g}", f"{shrunk[t].item():.3g}"] for t in times]
+    header = ["t", ("integrator", "积分器"), ("contraction", "收缩")]
+    title = "What is left of a one, t steps after it was written, without noise"
+    show.table((title, "没有噪声时，写入的 1 过 t 步后还剩多少"), header, rows)
 
     rows = [
-        [t, integrator_std(t), integrator[t], contraction_std(t), contraction[t]]
-        for t in sorted({1, 10, 100, LONG})
-        if t <= LONG
+        [t, integrator_std(t), integrator[t], contraction_std(t), contraction[t]] for t in times
     ]
     header = ["t", ("integrator, theory", "积分器，理论"), ("simulated", "模拟")]
     header += [("contraction, theory", "收缩，理论"), ("simulated", "模拟")]

@@ -75,10 +75,10 @@ def part1_layer_norm(show):
         (
             "LayerNorm takes each token's own statistics: its scale matters only through ε, and "
             "the other tokens not at all. BatchNorm's are taken over the tokens: a factor common "
-            "to all does no harm, but one for each token does, and so do other tokens beside it.",
+            "to all does no harm, one for each token does, and so does leaving some tokens out.",
             "LayerNorm 只用每个 token 自己的统计量：放大多少倍只通过 ε 有一点点影响，同批还有哪些 "
             "token 则毫无影响。BatchNorm 的统计量是跨 token 算的：所有 token 乘同一个数没有关系，"
-            "各乘各的、或者换掉同批的 token，结果就变了。",
+            "各乘各的、或者去掉同批的一部分 token，结果就变了。",
         )
     )
 
@@ -483,9 +483,10 @@ def part3_parameters(show):
     show.note(
         (
             f"The first GPT is post-norm, without a final LayerNorm: {no_final_norm:,} fewer. "
-            "GPT-2 small is 124.4M as released; its paper's 117M does not match its weights.",
+            "GPT-2 small and Medium are 124.4M and 354.8M as released; their paper's 117M and 345M "
+            "do not match the weights.",
             f"初代 GPT 是 post-norm，没有最后的 LN，要少 {no_final_norm:,} 个。"
-            "GPT-2 small 按公开权重是 124.4M，论文里的 117M 与权重对不上。",
+            "GPT-2 small、Medium 按公开权重是 124.4M、354.8M，论文里的 117M、345M 与权重对不上。",
         )
     )
     show.claim("L2-089", [counted["small GPT"], total["small GPT"]])
@@ -748,9 +749,11 @@ def time_threads(show):
     show.table(title, [*header, ("speed-up", "加速比")], rows)
     show.note(
         (
-            "Only on an otherwise idle machine does this compare the models: a core that is shared "
-            "makes every run on several threads wait.",
-            "只有机器空闲时这张表才说明问题：核心被别的程序占用时，多线程的每一次都要等。",
+            "On one thread a GPT need not be faster than an LSTM. The lecture had 4 threads, here "
+            f"are {several}; and only on an otherwise idle machine does this compare the models: a "
+            "core that is shared makes every run on several threads wait.",
+            f"单线程时，GPT 不一定比 LSTM 快。讲义用的是 4 个线程，这里是 {several} 个；"
+            "而且只有机器空闲时这张表才说明问题：核心被别的程序占用时，多线程的每一次都要等。",
         )
     )
     show.claim("L2-101", speed_up)
@@ -786,7 +789,7 @@ FORMULAS = [
         "torch.sigmoid(a_i), torch.sigmoid(a_f), torch.sigmoid(a_o)",
     ),
     (
-        ("g_t = tanh(a_g), the candidate", "g_t = tanh(a_g)，即候选值"),
+        ("g_t = tanh(a_g), the candidate c̃_t", "g_t = tanh(a_g)，即候选值 c̃_t"),
         Cell.forward,
         "torch.tanh(a_g)",
     ),

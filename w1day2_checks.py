@@ -28,16 +28,18 @@ SEEDS = 8  # the lecture's
 BASE = 10000.0  # of the sinusoids' frequencies
 SHIFTS = [1, 7, 100]  # k in p_{t+k} = R_k p_t
 D_DOT = 128  # d in group 6
+# Group 7's table is lost: this seed, these t of the pairs (t, t + APART) and d = 64, found by
+# trying, give the lecture's three scores.
 PROJECTION_SEED = 7
-STARTS = [10, 110, 200]  # t of the three pairs (t, t + APART) in group 7
+STARTS = [10, 110, 200]
 APART = 3
 COUNT_WIDTH = 64  # d of the block whose operations group 9 counts
 LENGTHS = [1024, 2048, 4096]  # T in group 9
 CORPUS = [("hug", 10), ("pug", 5), ("pun", 12), ("bun", 4), ("hugs", 5)]
 NEW_WORDS = ["pugs", "bug", "puns", "gun"]  # encoded with what the corpus taught
-# Unigram: pieces and how often each is used, out of 100. The lecture prints three results only;
-# hug, s and hugs follow from them, the rest is ours. Seven segmentations of "hugs" need exactly
-# one of "ug" and "ugs" missing: here "ugs".
+# Unigram: pieces and how often each is used, out of 100. The lecture prints three results only:
+# P(hugs) and the product of P(hug) and P(s) follow from them, the rest is ours. Seven segmentations
+# of "hugs" need exactly one of "ug" and "ugs" missing: here "ugs".
 PIECES = [("h", 15), ("u", 20), ("g", 16), ("s", 6), ("hu", 7), ("ug", 14), ("gs", 4)]
 PIECES += [("hug", 15), ("hugs", 3)]
 WORD = "hugs"
@@ -79,7 +81,7 @@ def part1_memory(show):
 
 
 def random_ffn(seed):
-    """x (T, d), W_1 (4d, d), b_1 (4d,), W_2 (d, 4d), b_2 (d,), Gaussian, for an output near 1."""
+    """x (T, d), W_1 (4d, d), b_1 (4d,), W_2 (d, 4d), b_2 (d,), Gaussian: an output of order 1."""
     d, draw = FFN_WIDTH, np.random.default_rng(seed).standard_normal
     W_1, b_1 = draw((4 * d, d)) / math.sqrt(d), 0.1 * draw(4 * d)
     W_2, b_2 = draw((d, 4 * d)) / math.sqrt(4 * d), 0.1 * draw(d)
@@ -119,7 +121,7 @@ def show_gaps(show):
     first, A = layers[0], attention_weights(x, layers[0])  # (h, T, T)
     shuffle, places = rng.permutation(TOKENS), positions(TOKENS, WIDTH)  # (T,), (T, d)
 
-    def odd_part(f):  # 0 for whatever is linear
+    def even_part(f):  # twice that of f: 0 for whatever is linear
         return rms(f(x) + f(-x))
 
     def spread(layer_output):  # how much of the stream tells the tokens apart, of all there is
@@ -139,9 +141,9 @@ def show_gaps(show):
         [
             say(("it only averages values: linear", "只会对 value 取平均，是线性的")),
             say(("f(x) + f(-x), A held fixed", "固定 A 时的 f(x) + f(-x)")),
-            odd_part(lambda x: mix(A, x, first)),
+            even_part(lambda x: mix(A, x, first)),
             say(("FFN, §1", "FFN，§1")),
-            odd_part(lambda x: feed_forward(x, first)),
+            even_part(lambda x: feed_forward(x, first)),
         ],
         [
             say(("stacked, it makes all tokens alike", "一层层叠下去，各个 token 趋于相同")),
@@ -221,7 +223,7 @@ def part2_swiglu(show):
 
 
 def ffn_weights(d, d_ff, matrices):
-    """Weights of an FFN without biases: 2 matrices (W_1, W_2), or 3 when W_3 gates."""
+    """Weights of an FFN without biases: 2 matrices (W_1, W_2), or 3 with SwiGLU's W_3."""
     return matrices * d * d_ff
 
 
@@ -244,6 +246,7 @@ def part3_gelu(show):
     header = ["x", "ReLU", ("GELU, exact", "GELU 精确版"), ("GELU, tanh", "GELU tanh 版")]
     title = ("GELU keeps a little on the negative side", "GELU 在负半轴留下一点非零输出")
     show.table(title, [*header, ("tanh - exact", "tanh 版 - 精确版")], rows)
+    show.note(("The last row: where the two differ most.", "最后一行：两者相差最大的地方。"))
 
     show.claim("W1D2-009", gelu(np.array(-1.0)))
     show.claim("W1D2-010", np.abs(difference).max())
@@ -654,7 +657,7 @@ def part8_parameters(show):
     show.claim("W1D2-030", transformer_parameters() / 1e6)
     show.claim("W1D2-033", totals == formula)
     show.claim("W1D2-034", totals == published)
-    show.claim("W1D2-035a", totals[0])
+    show.claim("W1D2-035a", formula[0])
     show.claim("W1D2-036", 12 * L * d**2 / 1e6)
     show.claim("W1D2-037", (items[0]["token embedding"] + items[0]["position embedding"]) / 1e6)
 
@@ -666,7 +669,13 @@ def show_architectures(show):
     masks = [[all_pairs], [all_pairs, causal, all_pairs], [causal]]
     en = [
         ["encoder only", "BERT", "both ways", "masked words", "classify, tag, retrieve"],
-        ["encoder-decoder", "2017, T5", "both ways; causal; cross", "target words", "translate"],
+        [
+            "encoder-decoder",
+            "2017, T5",
+            "both ways; causal; cross",
+            "target words",
+            "translate, summarise",
+        ],
         ["decoder only", "GPT, Llama", "causal", "every next word", "generate; anything as text"],
     ]
     zh = [

@@ -41,7 +41,10 @@ F64 = torch.float64
 
 # %% Part 1 · §2, exercise 3 ───────────────────────────────────────────────────────────────────────
 class Attention(MultiHeadAttention):
-    """lm_models' causal multi-head attention; dropout's first place: on the weights (§2.4)."""
+    """lm_models' causal multi-head attention; dropout's first place: on the weights (§2.4).
+
+    Its names are lecture 2's: W_q, W_k, W_v, W_o are W_Q, W_K, W_V, W_O here.
+    """
 
     def __init__(self, d, n_heads, dropout):
         super().__init__(d, n_heads, causal=True)
@@ -71,7 +74,7 @@ class FeedForward(nn.Module):
     def forward(self, x):
         hidden = self.act(self.W_1(x))  # (B, T, d_ff)
         if self.W_3 is not None:
-            hidden = hidden * self.W_3(x)  # the gate
+            hidden = hidden * self.W_3(x)  # Swish(W_1 x), just computed, is the gate
         return self.W_2(hidden)  # (B, T, d)
 
 
@@ -361,7 +364,9 @@ def part5_defaults(show):
     )
     header = [("what goes wrong", "坑"), ("default", "默认"), ("set right", "改对之后")]
     show.table(("Each default, measured", "逐个测量"), header, rows)
-    show.note("; ".join(warned))
+    show.note(
+        tuple(f"{head}{'; '.join(warned)}" for head in ("torch's warning: ", "torch 的警告："))
+    )
 
     rest = [default[name] for name in ("dropout", "batch_first", "norm_first")]
     relu = default["activation"] in (F.relu, "relu")
@@ -404,7 +409,7 @@ def layer_parameters(d, d_ff):
 
 
 def encoder(norm=None, enable_nested_tensor=False):
-    """A pre-LN nn.TransformerEncoder of default width, as §A.1 builds it."""
+    """A pre-LN nn.TransformerEncoder with batch_first; d_ff and the rest are torch's defaults."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True, norm_first=True)
     return nn.TransformerEncoder(layer, ENCODER_LAYERS, norm, enable_nested_tensor)
 
@@ -528,7 +533,8 @@ def error_of(function):
 
 def fill_by_slices(d):
     """The common way to write the table, sines and cosines into every other column."""
-    angle = torch.arange(4).unsqueeze(1) * torch.exp(-torch.arange(0, d, 2) / d)  # (4, ceil(d/2))
+    omega = torch.exp(-math.log(10_000.0) * torch.arange(0, d, 2) / d)  # (ceil(d/2),)
+    angle = torch.arange(4).unsqueeze(1) * omega  # (4, ceil(d/2))
     pe = torch.zeros(4, d)
     pe[:, 0::2] = angle.sin()
     pe[:, 1::2] = angle.cos()  # odd d: one column too many

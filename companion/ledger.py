@@ -195,12 +195,15 @@ def judge(claim, value):
     return "ok" if agrees and values else "differs"
 
 
+NO_YES = {"en": ("no", "yes"), "zh": ("否", "是")}
+
+
 def written(claim, value, lang="en"):
     """A measured value as text, with two digits more than the lecture prints."""
     if isinstance(value, list):
         return "[" + ", ".join(written(claim, one, lang) for one in value) + "]"
     if isinstance(value, bool):
-        return {"en": ("no", "yes"), "zh": ("否", "是")}[lang][value]
+        return NO_YES[lang][value]
     if isinstance(value, int):
         return f"{value:,}"
     if not isinstance(value, float) or not math.isfinite(value):
@@ -210,5 +213,7 @@ def written(claim, value, lang="en"):
         return f"{value:.4g}"
     decimals = max(-Decimal(p).as_tuple().exponent for p in printed)
     return (
-        f"{value:,.{decimals + 2}f}" if abs(value) >= 10**-decimals or not value else f"{value:.3g}"
+        f"{value:,.{decimals + 2}f}"
+        if round(abs(value), decimals + 2) >= 10**-decimals or not value
+        else f"{value:.3g}"
     )

@@ -9,7 +9,7 @@ import platform
 import re
 import statistics
 import tomllib
-from companion.ledger import ROOT, judge, load_claims, written
+from companion.ledger import NO_YES, ROOT, judge, load_claims, written
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -232,7 +232,7 @@ def both(text):
 def cell(value):
     """A cell of a table, as the scripts print it."""
     if isinstance(value, bool):
-        return both({"en": ("no", "yes")[value], "zh": ("否", "是")[value]})
+        return both({lang: words[value] for lang, words in NO_YES.items()})
     if isinstance(value, float):
         return escape(f"{value:.4g}")
     return escape(f"{value:,}") if isinstance(value, int) else both(value)

@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import unicodedata
-from companion.ledger import judge, load_claims, plain, written
+from companion.ledger import NO_YES, judge, load_claims, plain, written
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -152,7 +152,7 @@ class Show(Recorder):
     def table(self, title, header, rows):
         super().table(title, header, rows)
         self.out.print("\n" + self.say(title))
-        self.out.table(*self.tables[self.say(title)])
+        self.out.table(*self.tables[self.say(title)], self.lang)
 
     def note(self, text):
         super().note(text)
@@ -280,14 +280,14 @@ class Printer:
     def print(self, text):
         self.console.print(Text(self.plainer(text)), soft_wrap=not self.wraps)
 
-    def table(self, header, rows):
+    def table(self, header, rows, lang="en"):
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for n, head in enumerate(header):
             numeric = all(_is_number(row[n]) for row in rows)
             side = "right" if numeric else "left"
             table.add_column(Text(self.plainer(head), overflow="fold"), justify=side)
         for row in rows:
-            cells = [self.plainer(_cell(one)) for one in row]
+            cells = [self.plainer(_cell(one, lang)) for one in row]
             table.add_row(*(Text(c, style=COLOURS.get(c, ""), overflow="fold") for c in cells))
         self.console.print(table)
 
@@ -346,10 +346,10 @@ def _is_number(cell):
         return False
 
 
-def _cell(value):
+def _cell(value, lang="en"):
     value = plain(value)
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return NO_YES[lang][value]
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -274,13 +274,16 @@ def test_forget_gates_read_both_biases(lstm):
     assert torch.allclose(found, torch.cat(expected), rtol=0, atol=1e-14)
 
 
-def fake(lstm, monkeypatch, factors, first=1.0, gates=0.5):
-    """Replace `reach`: ratio first · factor^d by seed; unit 0 has f = gates, the others half."""
+def fake(lstm, monkeypatch, factors, first=1.0, gates=0.5, whole=None):
+    """Replace `reach`: ratio first · factor^d by seed; unit 0 has f = gates, the others half.
+
+    whole: other factors where there are no steps before the 6 that count.
+    """
 
     def reach(n, seeds, steps):
-        rates = torch.tensor(factors[n], dtype=F64)[:, None]  # (seeds, 1)
-        assert len(seeds) == len(rates)
-        assert steps == 2 + 9 + 1
+        assert steps in (2 + 9 + 1, 6 + 1)
+        rates = torch.tensor((whole or factors if steps == 7 else factors)[n], dtype=F64)[:, None]
+        assert len(seeds) == len(rates)  # (seeds, 1)
         ratio = first * rates ** torch.arange(steps)  # (seeds, T)
         ratio[:, 0] = 1
         f = torch.full((len(rates), steps, 4), gates / 2, dtype=F64)
@@ -306,29 +309,34 @@ def test_factors_are_medians_over_seeds(lstm, monkeypatch):
     assert show.claims["L2-043"] == pytest.approx(0.5)
     assert show.seeds_of["L2-043"] == pytest.approx([0.4, 0.5, 0.9])
     assert show.claims["L2-042"] == pytest.approx(0.6)
-    assert show.claims["L2-044"] == 0.5
+    assert show.claims["L2-044"] == pytest.approx((6 * 0.99 + 6 * (0.5 + 3 * 0.25) / 4) / 12)
     assert show.claims["L2-045a"] is True
     assert show.seeds_of["L2-045a"] == [True, True, True]
     assert show.claims["L2-045b"] is False
-    assert show.seeds_of["L2-045b"] == [False, False, True]
+    assert show.seeds_of["L2-045b"] == [False, False, False]  # below either way, or above
     assert show.claims["L2-046"] == pytest.approx(0.97**9)
     assert show.seeds_of["L2-046"] == pytest.approx([0.96**9, 0.97**9, 0.98**9])
     reach, factors, gates = (rows for _, rows in show.tables.values())
     assert [row[0] for row in reach] == [0, 1, 4, 9]
     assert reach[2][1] == f"{0.5**4:.2g}"
     assert reach[3][4] == f"{0.97**9:.2g}"
-    for_1 = [
-        "b_f = 1",
-        "0.731",
-        "0.800",
-        "0.740 … 0.900",
-        "3 / 3",
-        "0.800",
-        "0.740 … 0.900",
-        "3 / 3",
+    for_1 = ["0.800", "0.740 … 0.900", "3 / 3"]
+    assert factors[6:9] == [
+        ["b_f = 1", "0.731", d, before, *for_1]
+        for d, before in (("0 … 6", 5), ("2 … 6", 5), ("0 … 6", 0))
     ]
-    assert factors[2] == for_1
-    assert factors[4][4] == "1 / 3"
+    assert factors[12][6] == "1 / 3"
+
+
+def test_at_5_it_depends_on_the_steps_before(lstm, monkeypatch):
+    fake(lstm, monkeypatch, FACTORS, whole=FACTORS | {5: [0.999, 0.995, 0.999]})
+    show = run_parts(lstm, [3], seeds=3)
+    assert show.claims["L2-045b"] is True
+    assert show.seeds_of["L2-045b"] == [True, True, False]
+    rows = list(show.tables.values())[1][1]
+    assert [row[3:5] for row in rows[12:]] == [[5, "0.980"], [5, "0.980"], [0, "0.999"]]
+    fake(lstm, monkeypatch, FACTORS | {5: [0.999] * 3}, whole=FACTORS | {5: [0.9999] * 3})
+    assert run_parts(lstm, [3], seeds=3).claims["L2-045b"] is False  # above either way
 
 
 @pytest.mark.parametrize(
@@ -352,9 +360,9 @@ def test_a_first_step_that_costs_shows_in_the_whole_way_only(lstm, monkeypatch):
     assert show.claims["L2-042"] == pytest.approx(0.6 * 0.3 ** (1 / 6))
     assert show.claims["L2-045a"] is False
     _, factors, gates = (rows for _, rows in show.tables.values())
-    assert factors[1][2] == f"{0.6 * 0.3 ** (1 / 6):.3f}"
-    assert factors[1][5] == "0.600"  # (ratio at 6 / ratio at 2)^(1/4)
-    assert factors[4][4:] == ["0 / 3", "0.980", "0.970 … 0.999", "1 / 3"]
+    assert factors[3][4] == f"{0.6 * 0.3 ** (1 / 6):.3f}"
+    assert factors[4][4] == "0.600"  # (ratio at 6 / ratio at 2)^(1/4)
+    assert [factors[12][6], *factors[13][4:]] == ["0 / 3", "0.980", "0.970 … 0.999", "1 / 3"]
     assert gates[0][-2:] == [f"{0.3 * 0.6:.2f}", f"{(0.3 * 0.6) ** 2:.2f}"]
 
 
@@ -374,7 +382,7 @@ def test_gates_alone_count_over_the_last_steps(lstm, monkeypatch, gates, reached
 def test_other_forget_biases_claim_only_what_they_measured(lstm, monkeypatch):
     monkeypatch.setattr(lstm, "FORGET_BIASES", [-1, 2.5, 2.5])
     show = run_parts(lstm, [3], seeds=2)
-    assert list(show.claims) == ["L2-043", "L2-044"]
+    assert list(show.claims) == ["L2-043"]
     header, _ = next(iter(show.tables.values()))
     assert header == ["d", "Elman", "b_f = -1", "b_f = 2.5"]
 

@@ -176,7 +176,7 @@ def test_seeds_are_summed_up():
     claim = load_claims()["L2-042"]  # allowed: 0.57 … 0.64
     assert spread(claim, [0.6]) is None and strip(claim, [0.6]) is None
     assert spread(claim, [0.7, 0.6, 0.61])["en"].startswith("0.6000 / 0.6100 / 0.7000; 2 of 3")
-    assert spread(load_claims()["L2-045b"], [False, False, True])["en"] == "2 of 3 seeds show this"
+    assert spread(load_claims()["L2-121a"], [False, False, True])["en"] == "2 of 3 seeds show this"
     drawn = strip(claim, [0.57, 0.64, 0.71])
     assert drawn == {"dots": [4.0, 50.0, 96.0], "band": [4.0, 50.0]}
     assert strip(claim, [True, False]) is None and strip(claim, [math.inf, 1.0]) is None

@@ -319,7 +319,7 @@ def test_sinusoids_refuse_what_they_cannot_do():
 
 def test_slices_fill_the_same_table_when_d_is_even():
     table = by_hand.fill_by_slices(8)
-    expected = lm_models.sinusoidal_positions(4, 8, base=math.e)
+    expected = lm_models.sinusoidal_positions(4, 8)
     torch.testing.assert_close(table, expected)
 
 
