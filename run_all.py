@@ -5,6 +5,7 @@ python run_all.py --strict    and exit with 1 if a number differs or a script fa
 python run_all.py --report report.html    and write one page to look at, figures included
 """
 
+import argparse
 import json
 import signal
 import subprocess
@@ -17,7 +18,10 @@ from companion.show import Show
 
 def main(argv=None):
     p = parser(__doc__, "run_all.py")
+    p.add_argument("--set", action="append", help=argparse.SUPPRESS)  # said below in other words
     options = p.parse_args(argv)
+    if options.set:
+        p.error("argument --set: a constant belongs to one script; run that script with it")
     if options.part:
         p.error("argument --part: the parts are counted script by script; run one script")
     if options.report and not can_write(options.report):

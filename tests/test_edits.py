@@ -127,9 +127,13 @@ def test_the_command_line():
     assert done.returncode == 2
     words = r"w1day2_checks.py: --set: there is no constant 'WARD'; there is SEED, .* WORD, .*\n"
     assert re.fullmatch(words, done.stderr)
-    done = run("run_all.py --set WORD=hug")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "unrecognized arguments: --set WORD=hug" in done.stderr
+    for flags, why in (
+        ("--set WORD=hug", "a constant belongs to one script"),
+        ("--part 2", "script by script"),
+    ):
+        done = run(f"run_all.py {flags}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"argument {flags.split()[0]}: " in done.stderr and why in done.stderr
 
 
 @pytest.mark.slow
