@@ -789,7 +789,10 @@ FORMULAS = [
         "torch.sigmoid(a_i), torch.sigmoid(a_f), torch.sigmoid(a_o)",
     ),
     (
-        ("g_t = tanh(a_g), the candidate c̃_t", "g_t = tanh(a_g)，即候选值 c̃_t"),
+        (
+            "g_t = tanh(a_g), the candidate: c_t with a tilde in the lecture",
+            "g_t = tanh(a_g)，即候选值，讲义写作带波浪号的 c_t",
+        ),
         Cell.forward,
         "torch.tanh(a_g)",
     ),
