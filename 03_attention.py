@@ -536,6 +536,11 @@ def part5_heads(show):
     off = (output - torch.cat([before, first], dim=1)).abs().max()
     note = f"From position 3 on, two heads hand on two words side by side, unmixed (to {off:.0e}); "
     note_zh = f"从第 3 个位置起，两个头把两个词并排传下去，互不混合（误差 {off:.0e}）；"
+    if off > 1e-3:
+        note = (
+            f"With so little SHARPNESS the two heads mix in other words (off by up to {off:.1g}); "
+        )
+        note_zh = f"SHARPNESS 太小，两个头里都混进了别的词（最多相差 {off:.1g}）；"
     note_zh += "一个头要兼顾两处，只能传下它们的平均。"
     show.note((note + "one head that asks for both can only hand on their mean.", note_zh))
 

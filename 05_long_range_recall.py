@@ -503,7 +503,8 @@ def part5_inside(show):
     header = [("head", "头"), "", *(f"d = {d}" for d in INSIDE)]
     title = "Attention of ? on the key", "? 分给键的注意力"
     table_of_seeds(show, title, header, named, "{:.4f}")
-    claim(show, "L2-121a", [bool((w[:, -1] > 0.99).all()) for w in weights])
+    if LAYERS > 1:
+        claim(show, "L2-121a", [bool((w[:, 1] > 0.99).all()) for w in weights])
     claim(show, "L2-121b", [w.flatten(1).max(dim=1).values for w in weights])
     show.claim("L2-122", all(abs(x - 1 / (d + 2)) < 1e-6 for x, d in zip(uniform, INSIDE)))
     draw_attention(show, tasks[0])
@@ -620,7 +621,7 @@ def explained(written, group):
 
 # %% Part 6 · §5.6 made causal ─────────────────────────────────────────────────────────────────────
 def part6_cut(show):
-    """§5.6、§6.4 · 切断 ? 到键的连线（讲义没有的干预） · Cutting the link from ? to the key"""
+    """§5.6、§6.4 · 切断 ? 到键的连线（讲义没有） · Cutting ? from the key (not in the lecture)"""
     check_constants()
     tasks = models_of(show, ("Transformer", 1, FAR, LR_TRANSFORMER))
     by_seed = in_processes(show, accuracy_after_cuts, tasks, ("cuts", "切断"))

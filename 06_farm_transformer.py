@@ -560,7 +560,7 @@ def ks():
 
 
 def three(x):
-    return f"{x:.3f}"
+    return f"{x:.3f}" if x == x else "—"  # NaN: there was nothing to take a share of
 
 
 def says_plural(logits):
@@ -732,7 +732,8 @@ def part4_cut(show):
             ax.text(0.015, place, three(values[0]), va="center")
         ax.set_yticks(range(len(names)), [labels[name][0] for name in names])
         ax.axvline(0.5, color="grey", linestyle=":", linewidth=1)
-        ax.set(xlim=(0, 1.03), xlabel=f"accuracy at k = {K} (bar: seed 0, ticks: every seed)")
+        what = "bar: seed 0, ticks: every seed, dotted: one answer for all"
+        ax.set(xlim=(0, 1.03), xlabel=f"accuracy at k = {K} ({what})")
         ax.set_title("What the verb's number depends on")
     show.view("attention", lambda: attention_view(show, models["learned", seeds[0]]))
 
@@ -898,6 +899,9 @@ def part8_patching(show):
     title = "Verdicts that flip when one vector is taken from the sentence with the other subject"
     chinese = "换上另一句（只有主语的单复数不同）在同一位置的残差流之后，判断翻转的比例"
     show.table((title, chinese), header, rows)
+    if any(share.isnan().any() for share in flips.values()):
+        english = "—: the model tells no two such sentences apart, so that no verdict can flip."
+        show.note((english, "“—”：模型对每一对句子的判断都一样，没有可翻转的。"))
 
     with show.figure("06_patching", size=(9, 3.2)) as ax:
         image = ax.imshow(flips[0], vmin=0, vmax=1, cmap="Reds", aspect="auto")

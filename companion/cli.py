@@ -60,7 +60,9 @@ def parser(doc, prog):
     p.add_argument("--report", metavar="FILE", type=Path, help="write a page to look at: FILE.html")
     p.add_argument("--record", metavar="FILE", type=Path, help=argparse.SUPPRESS)  # for run_all.py
     p.add_argument("--strict", action="store_true", help="exit with 1 if a number differs")
-    p.add_argument("--quick", action="store_true", help="shortest training, not judged")
+    p.add_argument(
+        "--quick", action="store_true", help="shortest training, not judged; figures anew"
+    )
     return p
 
 
@@ -184,7 +186,7 @@ def run(script, doc, parts, options, cell=False):
     verdicts = list(show.verdicts.values())
     counts = {word: verdicts.count(word) for word in dict.fromkeys(verdicts)}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items()) or "0"
-    numbers = show.say(("numbers", "个数"))
+    numbers = show.say(("numbers" if len(verdicts) != 1 else "number", "个数"))
     show.out.print(f"\n{len(verdicts)} {numbers}: {counted} · {seconds:.1f} s")
     if options.json or show.page:
         claims = [

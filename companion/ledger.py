@@ -58,17 +58,29 @@ class Claim:
             raise ValueError(f"{self.id}: why_en and why_zh must give the reason")
 
     @property
+    def in_numbers(self):
+        """The lecture's numbers, as printed, if a range is all that they are held against."""
+        printed = re.fullmatch(rf"({NUMBER.pattern})(, ({NUMBER.pattern}))*[%x]?", self.lecture)
+        return numbers(self.lecture) if self.check == "range" and printed else []
+
+    @property
     def lecture_is_outside(self):
         """Is it a number, or several, of which one as printed lies outside low … high?"""
-        printed = re.fullmatch(rf"({NUMBER.pattern})(, ({NUMBER.pattern}))*[%x]?", self.lecture)
-        if self.check != "range" or not printed:
-            return False
-        for one in numbers(self.lecture):
+        for one in self.in_numbers:
             digit = 0 if "/" in one else Decimal(1).scaleb(Decimal(one).as_tuple().exponent)
             half = float(digit) / 2
             if not self.low - half <= as_float(one) <= self.high + half:
                 return True
         return False
+
+    def is_far(self, value):
+        """Is it more than three quarters of the way from the lecture's number to the bound?"""
+        pairs = list(zip(flat(value), map(as_float, self.in_numbers)))
+        bounds = [self.high if v > one else self.low for v, one in pairs]
+        return any(
+            math.isfinite(bound) and abs(v - one) > 0.75 * abs(bound - one)
+            for (v, one), bound in zip(pairs, bounds)
+        )
 
     @property
     def bounds(self):

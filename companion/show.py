@@ -181,6 +181,9 @@ class Show(Recorder):
             elif c.lecture_is_outside:
                 outside = self.say(("the lecture's value lies outside", "讲义的值在允许范围之外"))
                 self.out.print(f"{c.id}, {outside}: {why}")
+            elif self.verdicts[c.id] == "ok" and c.is_far(self.claims[c.id]):
+                far = self.say(("far from the lecture's value", "与讲义的值相差较大"))
+                self.out.print(f"{c.id}, {far}: {why}")
         self.in_part = []
 
     def _spread(self, claim):

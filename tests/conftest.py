@@ -106,10 +106,18 @@ def pytest_terminal_summary(terminalreporter, config):
     reasons = list(dict.fromkeys(reason.removeprefix("Skipped: ") for reason in reasons))
     for start, shown in (
         ("not there yet: ", "not there yet · 还没有写: "),
-        ("first ", "checked after this is right · 先改对才检查: "),
+        ("first ", "the rest is checked once this is right · 其余的等它改对再查: "),
     ):
         found = [one.removeprefix(start) for one in reasons if one.startswith(start)]
         if found:
             terminalreporter.write_line(shown + ", ".join(found))
     if not any(terminalreporter.stats.get(kind) for kind in ("passed", "failed", "error")):
         terminalreporter.write_line("nothing here to check · 没有可检查的内容")
+
+
+def pytest_sessionfinish(session):
+    """A file without a model to check is no success."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    said = [reporter.stats.get(kind) for kind in ("passed", "failed", "error")] if reporter else [1]
+    if session.config.own_models is not None and not any(said):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

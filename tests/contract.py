@@ -64,7 +64,8 @@ def judge(what, formula, mistakes, theirs, names=("",)):
             + f"; none of the {len(mistakes)} mistakes known"
             " here, alone or two together, gives these numbers: compare with the formula line by"
             " line",
-            f"{what}：{zh}；这里认识的 {len(mistakes)} 种错误（单独或两两组合）都得不出这些数："
+            f"{what}：{zh}".replace("： ", "：")
+            + f"；这里认识的 {len(mistakes)} 种错误（单独或两两组合）都得不出这些数："
             "请对着公式逐行检查",
         )
     fail(

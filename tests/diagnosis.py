@@ -86,13 +86,14 @@ ELMAN = [
 def lstm_cell(
     w, x, h, c, order="ifgo", g_act=torch.tanh, new_c=lambda i, f, g, c: f * c + i * g,
     out=torch.tanh, read="new", b_ih=1, b_hh=1, f_plus=0, takes="hc", returns="hc", recurrent="h",
+    cut=lambda gates: gates.chunk(4, dim=1),
 ):  # fmt: skip
     """x (B, E), h and c (B, H) → (h, c)."""
     if takes == "ch":
         h, c = c, h
     gates = x @ w["weight_ih"].T + b_ih * w["bias_ih"] + b_hh * w["bias_hh"]
     gates = gates + (h if recurrent == "h" else c) @ w["weight_hh"].T  # (B, 4H)
-    a = dict(zip(order, gates.chunk(4, dim=1)))
+    a = dict(zip(order, cut(gates)))
     i, f, o = torch.sigmoid(a["i"]), torch.sigmoid(a["f"] + f_plus), torch.sigmoid(a["o"])
     old, c = c, new_c(i, f, g_act(a["g"]), c)
     h = o * out(c if read == "new" else old)
@@ -127,6 +128,12 @@ def gate_order(order):
 LSTM_CELL = [
     gate_order("".join(p)) for p in itertools.permutations("ifgo") if "".join(p) != "ifgo"
 ] + [
+    Mistake(
+        "every fourth row",
+        "each gate takes every fourth row, view(B, H, 4): it takes H neighbours, chunk(4, dim=1)",
+        "每个门隔 4 行取一行，即 view(B, H, 4)：应取相邻的 H 行，即 chunk(4, dim=1)",
+        {"cut": lambda gates: gates.unflatten(1, (-1, 4)).unbind(2)},
+    ),
     Mistake(
         "cell tanh missing",
         "the tanh on the cell is missing in the output: h = o * tanh(c), not o * c",
@@ -505,6 +512,13 @@ ATTENTION = [
         " d_k)",
         "每个头隔 h 个取一个数，即 view(B, T, d_k, h)：应取相邻的 d_k 个，即 view(B, T, h, d_k)",
         {"heads": "every h-th", "merge": "every h-th"},
+    ),
+    Mistake(
+        "every h-th number, merged as neighbours",
+        "a head takes every h-th number, view(B, T, d_k, h): it takes d_k neighbours, view(B, T, h,"
+        " d_k)",
+        "每个头隔 h 个取一个数，即 view(B, T, d_k, h)：应取相邻的 d_k 个，即 view(B, T, h, d_k)",
+        {"heads": "every h-th"},
     ),
     Mistake(
         "one head",

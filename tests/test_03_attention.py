@@ -475,7 +475,7 @@ def test_part_4_gives_the_lectures_numbers(att):
 
 
 # ── part 5 ───────────────────────────────────────────────────────────────────────────────────────
-def test_parameters_are_those_of_torchs_multi_head_attention(att):
+def test_parameters_are_those_of_torchs_multi_head_attention(att, monkeypatch):
     show = run_parts(att, parts=[5])
     assert set(show.verdicts.values()) == {"ok"}
     torchs = [sum(p.numel() for p in nn.MultiheadAttention(16, h).parameters()) for h in att.HEADS]
@@ -490,6 +490,11 @@ def test_parameters_are_those_of_torchs_multi_head_attention(att):
     assert cells[6] == ("1.00", "1.00", *["0.50"] * 6)
     (note,) = show.notes
     assert float(re.search(r"\(to (\S+)\)", note)[1]) < 1e-12  # both words arrive unmixed
+    monkeypatch.setattr(att, "SHARPNESS", 1.0)
+    (note,) = run_parts(att, parts=[5]).notes
+    assert note.startswith(
+        "With so little SHARPNESS the two heads mix in other words (off by up to"
+    )
 
 
 def test_parameters_are_counted_not_computed(att, monkeypatch):

@@ -729,6 +729,8 @@ def test_part_5_takes_each_seeds_own_weights(monkeypatch):
     assert show.claims["L2-121b"] == pytest.approx([0.995] * 3)
     assert show.seeds_of["L2-121b"][1] == pytest.approx([0.995] * 3)
     assert show.claims["L2-122"] is True
+    monkeypatch.setattr(recall, "LAYERS", 1)
+    assert "L2-121a" not in run_parts(recall, [5], seeds=2).claims  # without a layer 2
     for id, value in gates_of(0).items():
         assert show.claims[id] == value and show.seeds_of[id] == [value, value + 100]
     ((_, rows),) = show.tables.values()

@@ -1015,12 +1015,23 @@ def test_part_6_counts_new_and_different_sentences(untrained, monkeypatch):
 def test_part_8_reads_subject_and_query(untrained, monkeypatch):
     share = torch.arange(36.0).view(3, 12) / 100  # (layers + 1, T)
     monkeypatch.setattr(untrained, "flipped_by_patching", lambda model: share)
-    [(_, rows)] = run_parts(untrained, [8]).tables.values()
+    show = run_parts(untrained, [8])
+    [(_, rows)] = show.tables.values()
+    assert show.notes == []
     assert rows == [
         [0, "embedding", "0.020", "0.110"],
         [0, "after layer 1", "0.140", "0.230"],
         [0, "after layer 2", "0.260", "0.350"],
     ]
+
+
+def test_part_8_says_so_where_nothing_can_flip(untrained, monkeypatch):
+    nothing = torch.full((3, 12), torch.nan)  # as flipped_by_patching gives it
+    monkeypatch.setattr(untrained, "flipped_by_patching", lambda model: nothing)
+    show = run_parts(untrained, [8])
+    [(_, rows)] = show.tables.values()
+    assert [row[2:] for row in rows] == [["—", "—"]] * 3
+    assert "no verdict can flip" in show.notes[0]
 
 
 def test_the_pages_view_is_the_models_own(farm06, monkeypatch):

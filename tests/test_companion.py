@@ -279,6 +279,36 @@ def test_the_reason_is_printed_where_the_lectures_value_lies_outside(capsys):
     assert "L2-124b," not in said
 
 
+@pytest.mark.parametrize(
+    ("lecture", "low", "high", "value", "far"),
+    [
+        ("0.62", 0.59, 0.725, 0.714, True),
+        ("0.62", 0.59, 0.725, 0.66, False),
+        ("0.62", 0.59, 0.725, 0.595, True),  # towards the other bound
+        ("0.050", -math.inf, 0.5, 0.495, True),
+        ("0.050", -math.inf, 0.5, 0.0, False),  # no bound on that side
+        ("1, 9", 0, 17, [1, 16], True),
+        ("1, 9", 0, 17, [1, 9], False),
+        ("near 9", 0, 10, 1, False),  # words
+    ],
+)
+def test_how_far_from_the_lectures_value_is_far(lecture, low, high, value, far):
+    assert claim("range", lecture, low=low, high=high).is_far(value) is far
+    assert claim("digits", lecture).is_far(value) is False
+
+
+def test_the_reason_is_printed_where_we_are_far_from_the_lecture(capsys):
+    show = Show(lang="en")
+    show.claim("L2-142", 0.495)
+    show.claim("L2-124b", 0.71)
+    show.claim("L2-148a", 0.3)
+    show.end_part()
+    said = capsys.readouterr().out.replace("\n", " ")
+    for id in ("L2-142", "L2-124b"):
+        assert f"{id}, far from the lecture's value: " in said
+    assert "L2-148a," not in said
+
+
 # ── a whole script ───────────────────────────────────────────────────────────────────────────────
 def test_output_of_a_script():
     done = run("--no-figures", "--lang", "en")

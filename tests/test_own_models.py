@@ -94,6 +94,7 @@ BY_HAND = [
     ("lstm_cell", "gate order ifog", (f"i, f, g, o = {CELL}", f"i, f, o, g = {CELL}")),
     ("lstm_cell", "gate order figo", (f"i, f, g, o = {CELL}", f"f, i, g, o = {CELL}")),
     ("lstm_cell", "gate order fiog", (f"i, f, g, o = {CELL}", f"f, i, o, g = {CELL}")),
+    ("lstm_cell", "every fourth row", (CELL, "z.view(len(z), -1, 4).unbind(2)")),
     ("lstm_cell", "cell tanh missing", ("h = o * torch.tanh(c)", "h = o * c")),
     ("lstm_cell", "cell sigmoid", ("h = o * torch.tanh(c)", "h = o * torch.sigmoid(c)")),
     ("lstm_cell", "candidate sigmoid", ("g = torch.tanh(g)", "g = torch.sigmoid(g)")),
@@ -152,6 +153,8 @@ BY_HAND = [
     ("attention", "every h-th number", (SPLIT,
      "view(B, T, self.d_k, self.n_heads).permute(0, 3, 1, 2)"),
      (MERGE, "(A @ v).permute(0, 2, 3, 1).reshape(B, T, d)")),
+    ("attention", "every h-th number, merged as neighbours", (SPLIT,
+     "view(B, T, self.d_k, self.n_heads).permute(0, 3, 1, 2)")),
     ("attention", "one head", (SPLIT, "view(B, T, 1, d).transpose(1, 2)"),
      ("math.sqrt(self.d_k)", "math.sqrt(d)")),
     ("attention", "one head", (SPLIT, "view(B, T, 1, d).transpose(1, 2)")),
@@ -562,7 +565,7 @@ def test_a_student_sees_what_is_wrong_and_what_is_missing(tmp_path):
     (missing,) = [line for line in out.splitlines() if line.startswith("not there yet")]
     assert "ElmanRNN, " in missing
     assert "MultiHeadAttention (rename MultiAttention?)" in missing
-    (waiting,) = [line for line in out.splitlines() if line.startswith("checked after")]
+    (waiting,) = [line for line in out.splitlines() if line.startswith("the rest is checked")]
     assert "LSTMCell" in waiting
     failure = out[out.index("FAILURES") :].splitlines()
     assert failure[2].startswith("LSTMCell: ")  # the sentence comes first
@@ -622,3 +625,11 @@ def test_a_file_that_does_not_import_is_one_line(tmp_path, monkeypatch, text, wo
         conftest.own_models(config)
     assert str(error.value).startswith(f"--models: my_models.py does not import: {words}")
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_file_without_a_model_is_no_success(tmp_path):
+    (tmp_path / "mine.py").write_text("class Something:\n    pass\n")
+    code, out, _ = typed(tmp_path, "--models", "mine.py")
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "nothing here to check" in out
