@@ -256,8 +256,8 @@ def part3_reach(show):
         medians = all(median(factor[b_f]) > sigmoid(b_f) for b_f in (0, 1, 3))
         show.claim("L2-045a", medians, seeds=torch.stack(above).all(dim=0))
     if 5 in factor:
-        either = (whole[5] > sigmoid(5)) & (factor[5] < sigmoid(5))  # (seeds,)
-        show.claim("L2-045b", median(factor[5]) < sigmoid(5) < median(whole[5]), seeds=either)
+        depends = (whole[5] > sigmoid(5)) & (factor[5] < sigmoid(5))  # (seeds,)
+        show.claim("L2-045b", median(factor[5]) < sigmoid(5) < median(whole[5]), seeds=depends)
     explain(show, found, factor)
     if 3 in ratio:
         farthest = ratio[3][:, max(DISTANCES)]  # (seeds,)
