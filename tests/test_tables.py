@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from argparse import Namespace
 from companion import Recorder
 from companion.show import _cell
 from pathlib import Path
@@ -27,10 +28,10 @@ SMALL = {  # parts; constants that differ from the script's, so that it takes a 
         [1, 2, 3, 4], {"STEPS": 2, "WIDTH": 16, "EXAMPLES": 64, "NORM_DEPTHS": [2, 8]}
     ),
     "05_long_range_recall": (
-        range(1, 7),
+        range(1, 8),
         {"QUICK_STEPS": 4, "BATCH": 16, "NEAR": 4, "LONG_ONLY": 5, "FAR": 9, "TESTED": [1, 3, 9],
          "TEST_SEQUENCES": 80, "GRADIENT_FROM": 3, "GRADIENT_BATCH": 4, "INSIDE": [3, 9],
-         "OPENED": 24},
+         "OPENED": 24, "SWEEP_RATES": [1e-3, 1e-2]},
     ),
     "06_farm_transformer": (
         range(1, 9), {"TRAINING": 800, "TEST": 300, "SENTENCES": 20, "SAMPLED": 8, "BATCH": 8},
@@ -51,7 +52,9 @@ def lines_of(script, folder, monkeypatch):
             monkeypatch.setattr(module, name, value)
     if script.startswith("05"):
         monkeypatch.setattr(module, "RUNS", {})
-    show = Recorder(seeds=2 if script[:2] in ("04", "05", "06") else None, quick=script[:2] == "05")
+    seeds = 2 if script[:2] in ("04", "05", "06") else None
+    options = Namespace(sweep_lr=True)  # 05's part 7
+    show = Recorder(seeds=seeds, quick=script.startswith("05"), options=options)
     for number in parts:
         module.PARTS[number - 1](show)
     for title, (header, rows) in show.tables.items():
